@@ -66,6 +66,8 @@ type StateMachine interface {
 	// Sync makes everything applied so far durable and returns that index.
 	Sync() (uint64, error)
 	Synced() uint64
+	// Time is the leader's time of the last proposal that was applied, in nanoseconds.
+	Time() int64
 	// Snapshot streams the whole state at the current index.
 	Snapshot() (r io.ReadCloser, index uint64, err error)
 	// Restore replaces the state by a snapshot, in a new directory switched by rename.

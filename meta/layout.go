@@ -30,7 +30,8 @@ var ErrLocked = errors.New("meta: the data directory is in use by another proces
 type layout struct {
 	root string
 	lock *os.File
-	num  int // of the current state directory
+	num  int  // of the current state directory
+	lost bool // CURRENT is gone, and the state that it must have named is there
 }
 
 func openLayout(root string) (*layout, error) {
@@ -74,6 +75,9 @@ func (l *layout) readCurrent() error {
 	if err != nil {
 		return err
 	}
+	if l.num == 0 {
+		l.findLost(states)
+	}
 	for _, s := range states {
 		if l.num == 0 || filepath.Base(s) != l.name(l.num) {
 			if err := os.RemoveAll(s); err != nil {
@@ -82,6 +86,19 @@ func (l *layout) readCurrent() error {
 		}
 	}
 	return nil
+}
+
+// findLost looks for a state that was in use, when CURRENT is not there. One that was never named has applied nothing.
+func (l *layout) findLost(states []string) {
+	for _, s := range states {
+		var num int
+		if _, err := fmt.Sscanf(filepath.Base(s), statePrefix+"%d", &num); err != nil || num <= l.num {
+			continue
+		}
+		if index, found := readMarker(filepath.Join(s, markerName)); found && index > 0 {
+			l.num, l.lost = num, true
+		}
+	}
 }
 
 func (l *layout) name(num int) string { return fmt.Sprintf("%s%d", statePrefix, num) }

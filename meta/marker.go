@@ -64,6 +64,18 @@ func openMarker(name string) (m *marker, index uint64, found bool, err error) {
 	return m, index, found, nil
 }
 
+// readMarker reads a marker that may not be there.
+func readMarker(name string) (index uint64, found bool) {
+	if _, err := os.Stat(name); err != nil {
+		return 0, false
+	}
+	m, index, found, err := openMarker(name)
+	if err == nil {
+		err = m.close()
+	}
+	return index, found && err == nil
+}
+
 func (m *marker) write(index uint64) error {
 	c := coder.Writer(nil, coder.Big)
 	codeMarker(&c, &index)

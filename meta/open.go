@@ -136,8 +136,12 @@ func openState(l *layout, opts Options) (*DB, error) {
 		d = newDisk(l.root, opts.ReserveBytes, opts.Log)
 	}
 	num := max(1, l.num)
-	if _, err := os.Stat(filepath.Join(l.path(num), markerName)); l.num > 0 && errors.Is(err, os.ErrNotExist) {
-		return nil, damagef("%s of the current state is missing", markerName)
+	if l.lost {
+		return nil, damagef("%s is missing, and there is a state", currentName)
+	}
+	marker, err := os.Stat(filepath.Join(l.path(num), markerName))
+	if l.num > 0 && (errors.Is(err, os.ErrNotExist) || err == nil && marker.Size() == 0) {
+		return nil, damagef("%s of the current state is missing or empty", markerName)
 	}
 	if why, err := os.ReadFile(filepath.Join(l.path(num), distrustName)); err == nil {
 		return nil, damagef("%s", why)

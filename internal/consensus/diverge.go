@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -107,12 +108,51 @@ func (hs *histories) divergence(peer ID, p proof) string {
 	if why == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s: one of the two was put back to an older copy of its data directory. Node %[2]d takes "+
-		"nothing of node %[3]d: it shows what it had, and can't change anything. If there is a newer copy of the directory "+
-		"of node %[3]d, stop that node and put the newer copy back. Else copy what only node %[2]d shows out of its mount; "+
-		"then stop it, run 'rdmcfs evict' for it on node %[3]d, and join it again with an empty data directory",
-		why, peer>>32, hs.id>>32)
+	return fmt.Sprintf("%s: one of the two was put back to an older copy of its data directory. %s. If there is a newer "+
+		"copy of the directory of node %[3]d, stop that node and put the newer copy back. Else %[4]s", why,
+		keepsText(peer, hs.id), hs.id>>32, againText(peer, hs.id))
 }
+
+// keepsText says what becomes of a node that takes nothing of another one.
+func keepsText(keeps, of ID) string {
+	return fmt.Sprintf("Node %d takes nothing of node %d: it shows what it had, and can't change anything", keeps>>32,
+		of>>32)
+}
+
+// againText says how a node gives up its own history for that of another one.
+func againText(again, stays ID) string {
+	return fmt.Sprintf("copy what only node %[1]d shows out of its mount; then stop it, run 'rdmcfs evict' for it on "+
+		"node %[2]d, and join it again with an empty data directory", again>>32, stays>>32)
+}
+
+// ofVoter notes that another member of raft has a different history, and returns what to tell it now and then.
+func (hs *histories) ofVoter(d *core.DivergedError) string {
+	has := "different entries from"
+	if d.Count > 0 {
+		has = fmt.Sprintf("%d committed entries that node %d does not have, from", d.Count, d.Peer>>32)
+	}
+	why := fmt.Sprintf("node %[1]d has %[2]s log index %[3]d on: a voter was put back to an older copy of its data "+
+		"directory, and node %[4]d has gone on from there. %[5]s. If there is a newer copy of the directory of the voter "+
+		"that was put back, stop that node and put the newer copy back. To go on with what node %[4]d has, %[6]s. To go on "+
+		"with what node %[1]d has instead, see 'rdmcfs recover'", hs.id>>32, has, d.Index, d.Peer>>32,
+		keepsText(hs.id, d.Peer), againText(hs.id, d.Peer))
+	hs.note(d.Peer, why)
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	e := hs.peers[d.Peer]
+	if time.Since(e.told) < toldEvery {
+		return ""
+	}
+	e.told = time.Now()
+	hs.peers[d.Peer] = e
+	return why
+}
+
+// toldEvery is how often a member is told that it has another history.
+const toldEvery = time.Second
+
+// whyText is the text of a frame that says so.
+func whyText(body []byte) string { return string(body[:min(len(body), 2000)]) }
 
 // divergenceOfLog compares the follower's last entry with the one of the same index in this node's log, if that still
 // reaches back so far.
@@ -173,7 +213,8 @@ func (n *Node) lastAlone() (last uint64, alone bool) {
 // divergent is a peer with another history.
 type divergent struct {
 	why   string
-	known bool // the upper layer knew the peer: one that it does not know any more was evicted
+	known bool      // the upper layer knew the peer: one that it does not know any more was evicted
+	told  time.Time // when the peer was told last
 }
 
 // note remembers for status what is between this node and a peer; "" is nothing.
@@ -197,7 +238,8 @@ func (hs *histories) note(peer ID, why string) {
 func (hs *histories) still(peers []ID, conf *raftpb.ConfState) (why string) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	for id, d := range hs.peers {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(hs.peers))) { // of several, the first node is named
+		d := hs.peers[id]
 		now := slices.Contains(peers, id) || slices.Contains(core.MembersOf(conf), id)
 		if d.known && !now {
 			delete(hs.peers, id)

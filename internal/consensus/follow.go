@@ -213,7 +213,7 @@ func (f *followSession) handle(kind uint8, body []byte) error {
 	n := f.n
 	switch kind {
 	case frameDiverged:
-		why := string(body[:min(len(body), 1000)])
+		why := whyText(body)
 		n.histories.note(f.peer, why)
 		return fmt.Errorf("%w: %s", errDiverged, why)
 	case frameEntries:

@@ -25,6 +25,7 @@ func goldenBodies() map[string][]byte {
 		"nack":          filled[nack]().append(nil),
 		"call":          filled[call]().append(nil),
 		"reports":       appendReports(nil, []report{*filled[report](), {id: 9}}),
+		"marks":         filled[markList]().append(nil),
 		"state":         (&clusterState{1, 2, 3, 4, conf}).append(nil),
 		"state-zero":    new(clusterState).append(nil),
 		"entries":       appendEntries(nil, sampleEntries()),

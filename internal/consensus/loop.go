@@ -212,16 +212,54 @@ func (rl *raftLoop) receive(m *raftpb.Message) {
 			return
 		}
 	}
-	rl.stepped(c.Step(m))
+	before := c.Status().Commit
+	err := c.Step(m)
+	rl.stepped(err)
+	agrees := m.GetType() == raftpb.MsgApp && c.Status().Commit > before ||
+		m.GetType() == raftpb.MsgAppResp && !m.GetReject()
+	if err == nil && agrees {
+		rl.n.histories.note(m.GetFrom(), "")
+	}
 }
 
 func (rl *raftLoop) stepped(err error) {
+	var diverged *core.DivergedError
 	switch {
 	case err == nil:
+	case errors.As(err, &diverged):
+		rl.diverged(diverged)
 	case errors.Is(err, ErrLogShort), errors.Is(err, ErrSafety):
 		rl.n.fail(err)
 	case errors.Is(err, core.ErrMessage):
 		rl.n.log.Warn("raft message dropped", "error", err)
+	}
+}
+
+// diverged makes known here and at a member that the two have different histories.
+func (rl *raftLoop) diverged(d *core.DivergedError) {
+	if why := rl.n.histories.ofVoter(d); why != "" {
+		if l := rl.n.link(d.Peer); l != nil {
+			l.send(frameDiverged, func(b []byte) []byte { return append(b, why...) })
+		}
+	}
+}
+
+// tellMarks tells members how far each is known to be, once a second; the leader tells all of them everything.
+func (rl *raftLoop) tellMarks() {
+	list, term := rl.core.NoteMarks()
+	for _, id := range core.MembersOf(rl.core.Conf()) {
+		if len(list) > 0 && id != rl.n.id {
+			rl.sendMarks(id, markList{term, list})
+		}
+	}
+	if unsaved := rl.core.SaveMarks(); unsaved != nil {
+		rl.n.persist.add(persistJob{batch: &raftlog.Batch{Marks: unsaved}, done: func() {}})
+	}
+}
+
+func (rl *raftLoop) sendMarks(to ID, marks markList) {
+	if l := rl.n.link(to); l != nil {
+		l.send(frameMarks, marks.append)
 	}
 }
 
@@ -289,6 +327,9 @@ func (rl *raftLoop) pump() {
 			break
 		}
 		rl.send(out.Messages)
+		for _, k := range out.Short {
+			rl.sendMarks(k.ID, markList{c.Status().Term, []raftlog.Mark{k}})
+		}
 		if out.Append != nil {
 			rl.append(c, out.Append)
 		}
@@ -423,6 +464,7 @@ func (rl *raftLoop) publish(c *core.Core) {
 func (rl *raftLoop) tend() {
 	st := rl.core.Status()
 	now := time.Now()
+	rl.tellMarks()
 	for peer, at := range rl.snapSent {
 		if _, waiting := rl.core.Match(peer); !waiting || st.Role != RoleLeader {
 			delete(rl.snapSent, peer)

@@ -36,6 +36,7 @@ type persistQueue struct {
 	disk   *raftlog.Log  // the goroutine's, then Close's
 	// commit is a hard state that moves the commit index alone and is not written yet; the goroutine's.
 	commit *raftpb.HardState
+	marks  []raftlog.Mark // the same, of the members
 }
 
 func (q *persistQueue) add(j persistJob) {
@@ -78,6 +79,9 @@ func (q *persistQueue) peek() ([]persistJob, *raftlog.Batch) {
 		joined.Entries = append(joined.Entries, b.Entries...)
 		if b.Hard != nil {
 			joined.Hard = b.Hard
+		}
+		if b.Marks != nil {
+			joined.Marks = b.Marks
 		}
 		count++
 	}
@@ -139,7 +143,13 @@ func (n *Node) runPersist() {
 func (q *persistQueue) write(b *raftlog.Batch) error {
 	if b.Base == nil && b.Intent == nil && len(b.Entries) == 0 && b.Hard != nil && q.onlyCommit(b.Hard) {
 		q.commit = b.Hard
+		if b.Marks != nil {
+			q.marks = b.Marks
+		}
 		return nil
+	}
+	if b.Marks == nil {
+		b.Marks = q.marks
 	}
 	if b.Hard == nil && !b.Reset {
 		b.Hard = q.commit
@@ -147,7 +157,7 @@ func (q *persistQueue) write(b *raftlog.Batch) error {
 	if err := q.disk.Append(b); err != nil {
 		return err
 	}
-	q.commit = nil
+	q.commit, q.marks = nil, nil
 	return nil
 }
 

@@ -110,6 +110,10 @@ func (n *Node) servePeer(s *stream) error {
 			err = n.proposeFrame(s, body)
 		case frameReports:
 			err = n.reporter.take(body)
+		case frameMarks:
+			err = n.loop.marksFrame(s, body)
+		case frameDiverged:
+			n.histories.note(s.peer, whyText(body))
 		case frameRequest:
 			var c call
 			// here, so that the answer does not wait for others
@@ -144,6 +148,20 @@ func (n *Node) raftFrame(s *stream, body []byte) error {
 		return fmt.Errorf("%w: raft message of %x on the connection of %x", errFrame, m.GetFrom(), s.peer)
 	}
 	n.box.message(m)
+	return nil
+}
+
+// marksFrame takes what a member knows of the members. It may be called by any goroutine.
+func (rl *raftLoop) marksFrame(s *stream, body []byte) error {
+	marks, err := decode[markList](body)
+	if err != nil {
+		return err
+	}
+	rl.n.box.event(func() {
+		if c := rl.core; c != nil {
+			rl.stepped(c.TakeMarks(s.peer, marks.term, marks.list))
+		}
+	})
 	return nil
 }
 

@@ -11,12 +11,13 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
+	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 )
 
 // A connection carries frames: u32 length of the body, u8 type, 3 zero bytes, u32 CRC32C of type and body, body.
 // All integers are little-endian, and lengths are u32.
 const (
-	wireVersion     = 4
+	wireVersion     = 5
 	frameHeader     = 12
 	maxFrame        = 16 << 20
 	maxHello        = 4 << 10
@@ -40,11 +41,12 @@ const (
 	frameResponse   = 14 // its answer
 	frameReports    = 15 // progress of nodes
 	frameWant       = 16 // progress up to an index is wanted at once
+	frameMarks      = 17 // what members are known to have had
 	frameFollow     = 20 // follower: send entries from this index; proof of what it has
 	frameEntries    = 21 // committed entries
 	frameState      = 22 // leader, term, commit, voters
 	frameTruncated  = 23 // the index asked for is not in the log any more
-	frameDiverged   = 24 // the follower has another history: why
+	frameDiverged   = 24 // sender and receiver have different histories: why
 	frameSnapBegin  = 31 // what the snapshot holds
 	frameSnapChunk  = 32
 	frameSnapEnd    = 33 // length of all chunks
@@ -349,6 +351,24 @@ func (l *reportList) code(c *fields) {
 }
 
 func appendReports(b []byte, list []report) []byte { return appendBody(b, (*reportList)(&list)) }
+
+// markList is what members are known to have had on stable storage, as one says that is in a term.
+type markList struct {
+	term uint64
+	list []raftlog.Mark
+}
+
+func (l *markList) code(c *fields) {
+	c.U64(&l.term)
+	for i := range coder.Slice32(&c.Coder, &l.list, core.MaxMembers, 3*8) {
+		k := &l.list[i]
+		c.U64(&k.ID)
+		c.U64(&k.Index)
+		c.U64(&k.Term)
+	}
+}
+
+func (l *markList) append(b []byte) []byte { return appendBody(b, l) }
 
 // clusterState is what a voter sends its followers.
 type clusterState struct {

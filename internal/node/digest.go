@@ -24,7 +24,8 @@ import (
 
 const (
 	// kindDigest is the kind of the call that asks a node for its digest at an index. The payload is index u64 ·
-	// digest 16; the answer known u8 · digest 16 · index u64 at which the answering node last found its state whole.
+	// digest 16 · entry there; the answer known u8 · digest 16 · entry · index u64 at which the answering node last found
+	// its state whole.
 	kindDigest = 4
 	// digestEvery is the pause between two comparisons.
 	digestEvery = 2 * time.Second
@@ -50,12 +51,24 @@ type marks struct {
 type mark struct {
 	index  uint64
 	digest [16]byte
+	entry  entryName
 }
 
-func (m *marks) record(index uint64, digest [16]byte) {
+// entryName is what an entry of the log has, beside its index, that one of another history does not have.
+type entryName struct {
+	term      uint64
+	timeNanos int64 // of the last proposal up to there
+}
+
+func (e *entryName) code(c *coder.Coder) {
+	c.U64(&e.term)
+	c.I64(&e.timeNanos)
+}
+
+func (m *marks) record(index uint64, digest [16]byte, entry entryName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.list[index%marksKept] = mark{index, digest}
+	m.list[index%marksKept] = mark{index, digest, entry}
 }
 
 // forget drops all: the state was replaced.
@@ -65,11 +78,11 @@ func (m *marks) forget() {
 	clear(m.list[:])
 }
 
-func (m *marks) at(index uint64) (digest [16]byte, ok bool) {
+func (m *marks) at(index uint64) (got mark, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	got := m.list[index%marksKept]
-	return got.digest, got.index == index && index > 0
+	got = m.list[index%marksKept]
+	return got, got.index == index && index > 0
 }
 
 // digestAnswer is what a node says of one index.
@@ -77,6 +90,7 @@ type digestAnswer struct {
 	node   meta.NodeID
 	digest [16]byte
 	whole  bool // it has read all of its state since that index
+	forked bool // it has another entry at that index: its state is that of another history, and says nothing
 }
 
 // verdict is what a node finds out about its own state.
@@ -93,11 +107,11 @@ const (
 	outvoted
 )
 
-// judge compares the own digest with what others have at the same index. with names a node that has another one.
+// judge compares the own digest with what others have at the same entry. with names a node that has another one.
 func judge(own [16]byte, answers []digestAnswer, voters []meta.NodeID) (v verdict, with meta.NodeID) {
 	count := map[[16]byte]int{}
 	for _, a := range answers {
-		if a.digest == own {
+		if a.digest == own || a.forked {
 			continue
 		}
 		if v != split {
@@ -141,8 +155,8 @@ type digests struct {
 type splitState struct{ with atomic.Uint32 }
 
 // errSplit says that two nodes differ.
-var errSplit = errors.New("the states of two nodes differ, and nothing is changed until one of them begins again: " +
-	"see 'rdmcfs status'")
+var errSplit = errors.New("the states of two nodes differ, and this node changes nothing until one of them begins " +
+	"again: see 'rdmcfs status'")
 
 // err is the reason why nothing may be changed now, or nil.
 func (s *splitState) err() error {
@@ -158,7 +172,9 @@ func (s *splitState) record(
 	v verdict, with meta.NodeID, own [16]byte, answers []digestAnswer, member func(meta.NodeID) bool,
 ) {
 	other := meta.NodeID(s.with.Load())
-	agreed := slices.ContainsFunc(answers, func(a digestAnswer) bool { return a.node == other && a.digest == own })
+	agreed := slices.ContainsFunc(answers, func(a digestAnswer) bool {
+		return a.node == other && (a.digest == own || a.forked)
+	})
 	switch {
 	case v == split:
 		s.with.Store(uint32(with))
@@ -174,7 +190,7 @@ func (d *digests) run(ctx context.Context) {
 		state := d.db.State() // before the mark, which is not an older state's then
 		own, ok := d.marks.at(r.due)
 		ok = ok && d.db.Distrusted() == nil
-		r.done(ok && d.compare(ctx, state, r.due, own), d.db.Index())
+		r.done(ok && d.compare(ctx, state, own), d.db.Index())
 	}
 }
 
@@ -191,19 +207,23 @@ func (r *rounds) done(differed bool, applied uint64) {
 }
 
 // compare compares a digest of a state with what others have at the same index, and says whether it differs.
-func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte) bool {
+func (d *digests) compare(ctx context.Context, state uint64, own mark) bool {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	voters := numbers(d.raft.status().Voters)
-	answers := d.ask(ctx, index, own, voters)
-	v, with := judge(own, answers, voters)
+	index := own.index
+	answers := d.ask(ctx, own, voters)
+	v, with := judge(own.digest, answers, voters)
 	if d.db.State() != state {
 		return false
 	}
 	if v != split || d.whole.Load() >= index {
-		d.split.record(v, with, own, answers, d.members.isMember)
+		d.split.record(v, with, own.digest, answers, d.members.isMember)
 	}
-	switch {
+	switch at := slices.IndexFunc(answers, func(a digestAnswer) bool { return a.forked }); {
+	case at >= 0 && d.raft.status().Diverged == "": // else the log has found it too, and says what to do
+		d.say(forkedWords(d.self, answers[at].node, index), answers[at].node, index)
+		return false
 	case v == agrees:
 		if d.split.err() == nil {
 			d.words.Store(nil)
@@ -216,16 +236,28 @@ func (d *digests) compare(ctx context.Context, state, index uint64, own [16]byte
 			with))
 		return false
 	}
-	text := differWords(d.self, with, nodeOf(d.raft.status().Leader), voters, index, v == split)
+	d.say(differWords(d.self, with, nodeOf(d.raft.status().Leader), voters, index, v == split), with, index)
+	return true
+}
+
+// say makes words known in status, and the first ones in the log.
+func (d *digests) say(text string, with meta.NodeID, index uint64) {
 	if d.words.Swap(&text) == nil {
 		d.log.Error("digests differ", "with", with, "index", index, "why", text)
 	}
-	return true
+}
+
+// forkedWords says that two nodes have different histories. That is no damage: neither is rebuilt.
+func forkedWords(self, with meta.NodeID, index uint64) string {
+	return fmt.Sprintf("nodes %d and %d have different entries at log index %d: a voter was put back to an older copy of "+
+		"its data directory, and has gone on from there. Each of the two nodes keeps and shows what it has. If there is a "+
+		"newer copy of the directory of that voter, stop it and put the newer copy back. Else compare the mounts of both, "+
+		"and copy away what only one of them shows before it begins again", min(self, with), max(self, with), index)
 }
 
 // differWords says what to do about two nodes whose states differ while nobody can tell which is right. One of them has
 // to begin again: one that does not vote, else one that does not lead, since the others go on without it. held says
-// whether they take no changes meanwhile.
+// whether this node takes no changes meanwhile: what the other one does is for that one to say.
 func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uint64, held bool) string {
 	stays, again := min(self, with), max(self, with)
 	rank := func(n meta.NodeID) (r int) {
@@ -244,7 +276,7 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 		"which is right: "+
 		"until this is mended, each may show names and versions that the other does not", stays, again, index)
 	if held {
-		text += ", and neither takes changes"
+		text += fmt.Sprintf(", and node %d takes no changes", self)
 	}
 	return text +
 		fmt.Sprintf(". Node %[1]d has to begin again: compare the mounts of both, copy away what only node %[1]d shows "+
@@ -257,30 +289,34 @@ func differWords(self, with, leader meta.NodeID, voters []meta.NodeID, index uin
 type digestQuestion struct {
 	index  uint64
 	digest [16]byte
+	entry  entryName
 }
 
 func (q *digestQuestion) code(c *coder.Coder) {
 	c.U64(&q.index)
 	c.Fixed(q.digest[:])
+	q.entry.code(c)
 }
 
 // digestReply is the answer: all zero if the node does not know its digest there.
 type digestReply struct {
 	known  bool
 	digest [16]byte
+	entry  entryName
 	whole  uint64 // the index at which the answering node last found its state whole
 }
 
 func (a *digestReply) code(c *coder.Coder) {
 	c.Flag(&a.known)
 	c.Fixed(a.digest[:])
+	a.entry.code(c)
 	c.U64(&a.whole)
 }
 
 // ask gathers what others say of an index.
-func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []meta.NodeID) (out []digestAnswer) {
+func (d *digests) ask(ctx context.Context, own mark, voters []meta.NodeID) (out []digestAnswer) {
 	question := coder.Writer(nil, coder.Little)
-	(&digestQuestion{index, own}).code(&question)
+	(&digestQuestion{own.index, own.digest, own.entry}).code(&question)
 	payload := question.Written()
 	b := d.members.book()
 	peers := slices.Clone(voters)
@@ -302,7 +338,7 @@ func (d *digests) ask(ctx context.Context, index uint64, own [16]byte, voters []
 			if a.code(&answer); err != nil || answer.Finish() != nil || !a.known {
 				return
 			}
-			got <- digestAnswer{node: id, digest: a.digest, whole: a.whole >= index}
+			got <- digestAnswer{node: id, digest: a.digest, whole: a.whole >= own.index, forked: a.entry != own.entry}
 		})
 	}
 	calls.Wait()
@@ -322,8 +358,8 @@ func (d *digests) handle(_ context.Context, _ control.Caller, payload []byte) ([
 	}
 	var a digestReply
 	if own, known := d.marks.at(q.index); known && d.db.Distrusted() == nil {
-		a = digestReply{known: true, digest: own, whole: d.whole.Load()}
-		if own != q.digest && a.whole < q.index {
+		a = digestReply{known: true, digest: own.digest, entry: own.entry, whole: d.whole.Load()}
+		if own.digest != q.digest && own.entry == q.entry && a.whole < q.index {
 			signalAlarm(d.alarm)
 		}
 	}

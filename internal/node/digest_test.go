@@ -18,7 +18,14 @@ import (
 func TestJudge(t *testing.T) {
 	good, bad, other := [16]byte{1}, [16]byte{2}, [16]byte{3}
 	three, five := []meta.NodeID{1, 2, 3}, []meta.NodeID{1, 2, 3, 4, 5}
-	say := func(node meta.NodeID, digest [16]byte) digestAnswer { return digestAnswer{node, digest, true} }
+	say := func(node meta.NodeID, digest [16]byte) digestAnswer {
+		return answerOf(node, digest, true)
+	}
+	forked := func(node meta.NodeID, digest [16]byte) digestAnswer {
+		a := say(node, digest)
+		a.forked = true
+		return a
+	}
 	for _, c := range []struct {
 		name    string
 		own     [16]byte
@@ -33,14 +40,16 @@ func TestJudge(t *testing.T) {
 		{"this leader is damaged, and one does not answer", bad, []digestAnswer{say(3, good)}, three, differs},
 		{"this observer is damaged", bad, []digestAnswer{say(1, good), say(2, good), say(4, good)}, three, outvoted},
 		{"many damaged observers", good, []digestAnswer{say(2, good), say(4, bad), say(5, bad), say(6, bad)}, three, differs},
-		{"they have not read their states", bad, []digestAnswer{{2, good, false}, {3, good, false}}, three, differs},
+		{"they have not read their states", bad, []digestAnswer{answerOf(2, good, false), answerOf(3, good, false)}, three,
+			differs},
 		{"they differ from each other", bad, []digestAnswer{say(2, good), say(3, other)}, three, differs},
 		{"two of five", good, []digestAnswer{say(2, bad), say(3, bad), say(4, good), say(5, good)}, five, differs},
 		{"three of five", bad, []digestAnswer{say(2, good), say(3, good), say(4, good), say(5, bad)}, five, outvoted},
 		{"one voter", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1}, split},
-		{"one voter that has not read its state", bad, []digestAnswer{{1, good, false}}, []meta.NodeID{1}, differs},
+		{"one voter that has not read its state", bad, []digestAnswer{answerOf(1, good, false)}, []meta.NodeID{1}, differs},
 		{"two of two voters", bad, []digestAnswer{say(1, good)}, []meta.NodeID{1, 2}, split},
-		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), {3, other, false}},
+		{"two of another history", bad, []digestAnswer{forked(2, good), forked(3, good)}, three, agrees},
+		{"a sound one and one that has not read its state", bad, []digestAnswer{say(1, good), answerOf(3, other, false)},
 			[]meta.NodeID{1}, split},
 	} {
 		if got, _ := judge(c.own, c.answers, c.voters); got != c.want {
@@ -49,18 +58,22 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func answerOf(node meta.NodeID, digest [16]byte, whole bool) digestAnswer {
+	return digestAnswer{node: node, digest: digest, whole: whole}
+}
+
 func TestMarks(t *testing.T) {
 	var m marks
 	if _, ok := m.at(0); ok {
 		t.Error("a mark of nothing")
 	}
 	for i := uint64(1); i <= marksKept+10; i++ {
-		m.record(i, [16]byte{byte(i)})
+		m.record(i, [16]byte{byte(i)}, entryName{})
 	}
 	if _, ok := m.at(10); ok {
 		t.Error("a mark that was overwritten")
 	}
-	if got, ok := m.at(11); !ok || got != [16]byte{11} {
+	if got, ok := m.at(11); !ok || got.digest != [16]byte{11} {
 		t.Error(got, ok)
 	}
 	m.forget()
@@ -138,7 +151,7 @@ func TestStateIsReadEveryTenMinutes(t *testing.T) {
 }
 
 // Both nodes that differ say the same: which one begins again, by which command. It is never the one that the others
-// need.
+// need. Of changes, each one says only what it does itself.
 func TestDifferWords(t *testing.T) {
 	for _, c := range []struct {
 		a, b, leader, again meta.NodeID
@@ -153,10 +166,11 @@ func TestDifferWords(t *testing.T) {
 	} {
 		held := len(c.voters) < 3
 		text := differWords(c.a, c.b, c.leader, c.voters, 9, held)
-		if text != differWords(c.b, c.a, c.leader, c.voters, 9, held) {
+		other := differWords(c.b, c.a, c.leader, c.voters, 9, held)
+		if text != strings.ReplaceAll(other, fmt.Sprintf("node %d takes no", c.b), fmt.Sprintf("node %d takes no", c.a)) {
 			t.Errorf("%+v: the two nodes say different things", c)
 		}
-		if strings.Contains(text, "neither takes changes") != held {
+		if strings.Contains(text, fmt.Sprintf("and node %d takes no changes", c.a)) != held {
 			t.Errorf("%+v: three voters take changes: %s", c, text)
 		}
 		if !strings.Contains(text, fmt.Sprintf("then stop node %d, run 'rdmcfs evict'", c.again)) {
@@ -170,18 +184,20 @@ func TestSplitHoldsChangesBack(t *testing.T) {
 	own, other := [16]byte{1}, [16]byte{2}
 	in, out := func(meta.NodeID) bool { return true }, func(meta.NodeID) bool { return false }
 	for name, end := range map[string]func(s *splitState){
-		"it agrees":   func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, false}}, in) },
+		"it agrees": func(s *splitState) {
+			s.record(agrees, 0, own, []digestAnswer{answerOf(2, own, false)}, in)
+		},
 		"it is out":   func(s *splitState) { s.record(agrees, 0, own, nil, out) },
-		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{{2, own, true}}, in) },
+		"it is wrong": func(s *splitState) { s.record(agrees, 0, own, []digestAnswer{answerOf(2, own, true)}, in) },
 	} {
 		s := &splitState{}
 		c := &cluster{db: meta.OpenMemory(), split: s}
-		s.record(differs, 2, own, []digestAnswer{{2, other, false}}, in)
+		s.record(differs, 2, own, []digestAnswer{answerOf(2, other, false)}, in)
 		if err := c.unsound(); err != nil {
 			t.Errorf("%s: before both have read their states: %v", name, err)
 		}
-		s.record(split, 2, own, []digestAnswer{{2, other, true}}, in)
-		s.record(agrees, 0, own, []digestAnswer{{3, own, true}}, in)
+		s.record(split, 2, own, []digestAnswer{answerOf(2, other, true)}, in)
+		s.record(agrees, 0, own, []digestAnswer{answerOf(3, own, true)}, in)
 		if err := c.unsound(); !errors.Is(err, errSplit) {
 			t.Errorf("%s: while they differ: %v", name, err)
 		}

@@ -45,7 +45,7 @@ func (m *machine) Apply(entries []consensus.Entry) ([]any, error) {
 			return results[:i], fmt.Errorf("node: apply entry %d: %w", e.Index, err)
 		}
 		_, digest := m.db.Digest()
-		m.marks.record(e.Index, digest)
+		m.marks.record(e.Index, digest, entryName{e.Term, m.db.Time()})
 		if e.Data != nil {
 			results[i] = res
 		}
@@ -125,8 +125,8 @@ func (m *machine) Restore(index, _ uint64, r io.Reader) error {
 
 // digestAt is the digest of the state at an index that was applied not long ago.
 func (m *machine) digestAt(index uint64) ([16]byte, bool) {
-	if digest, ok := m.marks.at(index); ok {
-		return digest, true
+	if mark, ok := m.marks.at(index); ok {
+		return mark.digest, true
 	}
 	at, digest := m.db.Digest()
 	return digest, at == index

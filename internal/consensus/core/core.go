@@ -30,13 +30,15 @@ type Append struct {
 	Entries []*raftpb.Entry
 	Hard    *raftpb.HardState // nil: unchanged
 	// Base, if not nil, replaces the whole log: a snapshot of the state machine at Base has been taken in.
-	Base      *logstate.Base
+	Base *logstate.Base
+	// Marks, if not nil, are what is known of the members.
+	Marks     []logstate.Mark
 	responses []*raftpb.Message
 }
 
 // Batch is the append as the log takes it.
 func (a *Append) Batch() *logstate.Batch {
-	return &logstate.Batch{Entries: a.Entries, Hard: a.Hard, Base: a.Base, Reset: a.Base != nil}
+	return &logstate.Batch{Entries: a.Entries, Hard: a.Hard, Base: a.Base, Reset: a.Base != nil, Marks: a.Marks}
 }
 
 // Output is what a core wants done. Messages go out at once, before Append is persisted; they may be lost.
@@ -46,6 +48,8 @@ type Output struct {
 	// Apply must be applied in order; then Applied is called with the last index.
 	Apply []Committed
 	Reads []ReadState
+	// Short are members that have lost entries, and what of them is known: each is to be told its mark.
+	Short []logstate.Mark
 }
 
 // ReadState answers ReadIndex: all that was acknowledged before the request is at or below Index.
@@ -100,7 +104,16 @@ type Core struct {
 	confTerm uint64
 	// handing says that leadership was to be handed over.
 	handing bool
+	marks   marks
+	short   []logstate.Mark // members to be told what they have lost
+	// shared is the leader whose log is known to be this one's too up to some entry. refused is the leader that is known
+	// to have another one.
+	shared, refused led
+	differs         uint64 // the first entry of the latter that is known to differ
 }
+
+// led is a leader in its term.
+type led struct{ leader, term uint64 }
 
 type applying struct {
 	last uint64
@@ -117,7 +130,7 @@ func New(cfg Config) (*Core, error) {
 	if err := checkState(cfg.State); err != nil {
 		return nil, err
 	}
-	c := &Core{cfg: cfg, log: newMemLog(cfg.State)}
+	c := &Core{cfg: cfg, log: newMemLog(cfg.State), marks: newMarks(cfg.State.Marks)}
 	if cfg.State.Hard != found {
 		c.unsaved = cfg.State.Hard
 	}
@@ -160,6 +173,11 @@ func checkState(s *logstate.State) error {
 	if s.Hard.GetCommit() < s.Base.Index {
 		hard := raftpb.HardState{Term: new(s.Hard.GetTerm()), Vote: new(s.Hard.GetVote()), Commit: new(s.Base.Index)}
 		s.Hard = &hard
+	}
+	for _, k := range s.Marks { // what is committed has been written more often than the commit index
+		if k.Index > max(s.Hard.GetCommit(), s.Base.Index) && k.Index <= last && s.Holds(k.Index, k.Term) {
+			s.Hard = &raftpb.HardState{Term: new(s.Hard.GetTerm()), Vote: new(s.Hard.GetVote()), Commit: new(k.Index)}
+		}
 	}
 	if lastTerm > s.Hard.GetTerm() {
 		if len(s.Entries) > 0 {
@@ -286,6 +304,7 @@ func (c *Core) step(m *raftpb.Message) error {
 	for _, e := range m.GetEntries() {
 		c.lastTime = max(c.lastTime, TimeOf(e))
 	}
+	c.share(m)
 	err := c.raft.Step(m)
 	if list := m.GetEntries(); m.GetType() == raftpb.MsgApp && len(list) > 0 &&
 		(c.unsettled == 0 || list[0].GetIndex() < c.unsettled) {
@@ -409,6 +428,7 @@ func (c *Core) Persisted(a *Append) {
 		if m.GetTo() == c.cfg.ID {
 			_ = c.raft.Step(m)
 		} else {
+			c.signVote(m)
 			c.after = append(c.after, m)
 		}
 	}
@@ -421,6 +441,7 @@ func (c *Core) Unpersisted(a *Append) {
 	if a.Hard != nil {
 		c.unsaved = a.Hard
 	}
+	c.marks.unsaved = c.marks.unsaved || a.Marks != nil
 	c.Persisted(a)
 }
 
@@ -459,11 +480,12 @@ func (c *Core) Compact(index uint64) (logstate.Base, bool) {
 func (c *Core) Ready() (Output, bool) {
 	var out Output
 	out.Messages, c.after = c.after, nil
+	out.Short, c.short = c.short, nil
 	if !c.raft.HasReady() {
 		if c.handed == 0 {
 			c.unsettled = 0
 		}
-		return out, len(out.Messages) > 0
+		return out, len(out.Messages) > 0 || len(out.Short) > 0
 	}
 	rd := c.raft.Ready()
 	for _, m := range rd.Messages {
@@ -475,10 +497,13 @@ func (c *Core) Ready() (Output, bool) {
 				out.Append.Hard = c.unsaved
 			}
 			c.unsaved = nil
+			out.Append.Marks = c.marks.save()
 			c.noteLast(out.Append)
 		case raft.LocalApplyThread:
 			out.Apply = c.commit(m)
 		default:
+			c.signVote(m)
+			c.signAppend(m)
 			out.Messages = append(out.Messages, m)
 		}
 	}
@@ -518,6 +543,7 @@ func (c *Core) commit(m *raftpb.Message) []Committed {
 		if cc, ok := confChangeOf(e); ok {
 			ce.Conf = c.raft.ApplyConfChange(cc)
 			c.log.confs = append(c.log.confs, confAt{ce.Index, ce.Conf})
+			c.marks.keep(MembersOf(ce.Conf), ce.Index)
 			c.confTerm = 0
 		}
 		list = append(list, ce)

@@ -43,6 +43,17 @@ type sim struct {
 	now    int64
 	seq    uint64
 	chosen []string // by index-1: what was applied there first
+	told   []told   // marks on their way
+	back   ID       // a node that was put back to an older copy: it is to end
+	ended  bool     // it has
+	down   ID       // a node that does not run
+}
+
+// told is what one node tells another of the members.
+type told struct {
+	from, to ID
+	term     uint64
+	list     []logstate.Mark
 }
 
 func (s *sim) fatalf(format string, args ...any) {
@@ -97,6 +108,9 @@ func (s *sim) pump(n *simCore) {
 			return
 		}
 		s.net = append(s.net, out.Messages...)
+		for _, k := range out.Short {
+			s.told = append(s.told, told{n.id, k.ID, 1, []logstate.Mark{k}})
+		}
 		if out.Append != nil {
 			n.pending = append(n.pending, out.Append)
 		}
@@ -160,10 +174,46 @@ func (s *sim) deliver() {
 		return
 	}
 	n := s.nodes[m.GetTo()]
-	if err := n.core.Step(proto.Clone(m).(*raftpb.Message)); err != nil && isFatal(err) {
-		s.fatalf("node %d: step %v: %v", n.id, m, err)
+	if s.runs(n.id) {
+		s.judge(n, n.core.Step(proto.Clone(m).(*raftpb.Message)))
+		s.pump(n)
 	}
-	s.pump(n)
+}
+
+func (s *sim) runs(id ID) bool { return id != s.down && !(s.ended && id == s.back) }
+
+// judge takes the error of a message: only a node that was put back may be refused, and it ends.
+func (s *sim) judge(n *simCore, err error) {
+	var diverged *DivergedError
+	switch {
+	case isFatal(err) && n.id == s.back:
+		s.ended = true
+	case isFatal(err), errors.As(err, &diverged):
+		s.fatalf("node %d: %v", n.id, err)
+	}
+}
+
+// tell lets a leader tell the others what it knows of all, and delivers some of that, late.
+func (s *sim) tell(n *simCore) {
+	list, term := n.core.NoteMarks()
+	for id := range ID(len(s.nodes)) {
+		if len(list) > 0 && id+1 != n.id {
+			s.told = append(s.told, told{n.id, id + 1, term, list})
+		}
+	}
+	for s.rng.IntN(4) > 0 && len(s.told) > 0 {
+		i := s.rng.IntN(min(len(s.told), 8))
+		k := s.told[i]
+		s.told = append(s.told[:i], s.told[i+1:]...)
+		if to := s.nodes[k.to]; s.runs(k.to) && (!s.lossy || s.rng.IntN(5) > 0) {
+			s.judge(to, to.core.TakeMarks(k.from, k.term, k.list))
+		}
+	}
+	if list := n.core.SaveMarks(); list != nil {
+		if err := n.log.Append(&logstate.Batch{Marks: list}); err != nil {
+			s.fatalf("marks: %v", err)
+		}
+	}
 }
 
 func isFatal(err error) bool { return errors.Is(err, ErrLogShort) || errors.Is(err, ErrSafety) }
@@ -184,7 +234,12 @@ func (s *sim) propose() {
 func (s *sim) step() {
 	s.now++
 	n := s.nodes[ID(1+s.rng.IntN(len(s.nodes)))]
-	switch r := s.rng.IntN(100); {
+	if !s.runs(n.id) {
+		return
+	}
+	switch r := s.rng.IntN(102); {
+	case r >= 100:
+		s.tell(n)
 	case r < 50:
 		s.deliver()
 	case r < 65:
@@ -212,19 +267,26 @@ func (s *sim) settle() {
 	s.lossy = false
 	for range 400 {
 		for _, id := range []ID{1, 2, 3} {
-			n := s.nodes[id]
-			n.core.Tick()
-			s.pump(n)
+			if n := s.nodes[id]; s.runs(id) {
+				n.core.Tick()
+				s.tell(n)
+				s.pump(n)
+			}
 		}
 		for i := 0; i < 2000 && s.busy(); i++ {
 			s.deliver()
 			for _, id := range []ID{1, 2, 3} {
-				s.persist(s.nodes[id])
-				s.applySome(s.nodes[id])
+				if s.runs(id) {
+					s.persist(s.nodes[id])
+					s.applySome(s.nodes[id])
+				}
 			}
 		}
 	}
 	for _, n := range s.nodes {
+		if !s.runs(n.id) {
+			continue
+		}
 		if st := n.core.Status(); st.Commit != uint64(len(s.chosen)) {
 			s.fatalf("node %d: commit %d of %d, leader %x, role %s", n.id, st.Commit, len(s.chosen), st.Leader, st.Role)
 		}
@@ -236,6 +298,9 @@ func (s *sim) busy() bool {
 		return true
 	}
 	for _, n := range s.nodes {
+		if !s.runs(n.id) {
+			continue
+		}
 		if len(n.pending) > 0 || len(n.apply) > 0 {
 			return true
 		}

@@ -20,6 +20,21 @@ var (
 	ErrMessage = errors.New("consensus: bad raft message")
 )
 
+// DivergedError says that a member has another history than this node. It is no reason for this node to end, or to give
+// anything up.
+type DivergedError struct {
+	Peer  ID
+	Leads bool   // the peer
+	Index uint64 // of the first entry that is known to differ
+	Count uint64 // committed entries that this node has from there on
+}
+
+// Error says what differs.
+func (e *DivergedError) Error() string {
+	return fmt.Sprintf("consensus: node %d has another history from log index %d on: this node has %d committed entries "+
+		"there", e.Peer>>32, e.Index, e.Count)
+}
+
 // ErrLogShort is the class of [ShortError].
 var ErrLogShort = errors.New("consensus: raft log is shorter than what this node acknowledged")
 
@@ -32,9 +47,9 @@ type ShortError struct {
 
 // Error says what was found and what to do.
 func (e *ShortError) Error() string {
-	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it: remove it from the cluster and "+
-		"join it again with a new store",
-		ErrLogShort, e.LastIndex, e.Witness, e.Promised)
+	return fmt.Sprintf("%v: it ends at %d, %s says %d; this node must not vote with it. If this data directory was put "+
+		"back to an older copy and there is a newer one, put that back; else remove this node from the cluster and join it "+
+		"again with a new store", ErrLogShort, e.LastIndex, e.Witness, e.Promised)
 }
 
 // Is makes errors.Is(err, ErrLogShort) true.

@@ -28,6 +28,9 @@ func (c *Core) Check(m *raftpb.Message) error {
 	}
 	s := c.raft.BasicStatus()
 	current := m.GetTerm() >= s.HardState.GetTerm()
+	if err := c.checkMark(m); err != nil {
+		return err
+	}
 	if err := c.checkHistory(m, s.RaftState == raft.StateLeader, s.HardState); err != nil {
 		return err
 	}
@@ -71,55 +74,147 @@ func (c *Core) checkAppend(m *raftpb.Message) error {
 	return nil
 }
 
-// checkHistory refuses the word of a leader that has another history than this node: one of the two was put back to
-// an older copy of its data directory, and has gone on from there. The one that has committed less gives way: it is
-// an error that ends it there, and a message that is dropped at the other.
+// checkHistory refuses the word of a leader that has another history than this node: one of the voters was put back to
+// an older copy of its data directory, and has gone on from there.
 func (c *Core) checkHistory(m *raftpb.Message, leads bool, own *raftpb.HardState) error {
 	fromLeader := m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgSnap
 	if !fromLeader || m.GetTerm() < own.GetTerm() {
 		return nil
 	}
-	why := ""
 	theirs := max(m.GetCommit(), m.GetSnapshot().GetMetadata().GetIndex())
-	switch at := c.conflict(m.GetEntries(), own.GetCommit()); {
+	switch {
 	case leads && m.GetTerm() == own.GetTerm():
-		why = "leads in the same term"
+		return c.checkRival(m, theirs, own.GetCommit(), "leads in the same term")
 	case c.onlyVoter() && c.last < theirs: // it has acknowledged all that was committed
-		why = "leads, and this node is the only voter"
-	case at > 0:
-		why = fmt.Sprintf("has another entry at %d", at)
-	default:
-		return nil
+		return c.checkRival(m, theirs, own.GetCommit(), "leads, and this node is the only voter")
+	case c.refused == led{m.GetFrom(), m.GetTerm()}:
+		return c.diverged(m, 0, own.GetCommit())
 	}
+	if at := c.conflict(m, own.GetCommit()); at > 0 {
+		c.refused = led{m.GetFrom(), m.GetTerm()}
+		return c.diverged(m, at, own.GetCommit())
+	}
+	return nil
+}
+
+// checkRival decides between two nodes that both lead, one of which was put back to a copy of the time when it was the
+// only voter. The one that has committed less gives way: it is an error that ends it there, and a message that is
+// dropped at the other.
+func (c *Core) checkRival(m *raftpb.Message, theirs, commit uint64, why string) error {
 	switch {
 	case m.GetType() == raftpb.MsgHeartbeat:
 		// It does not say what it has committed: an answer makes it send that.
 		c.after = append(c.after, &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: new(c.cfg.ID),
 			To: new(m.GetFrom()), Term: new(m.GetTerm())})
 		return badMessage(m, "it %s", why)
-	case theirs <= own.GetCommit():
-		return badMessage(m, "it %s, and has committed %d entries; this node has %d", why, theirs, own.GetCommit())
+	case theirs <= commit:
+		return badMessage(m, "it %s, and has committed %d entries; this node has %d", why, theirs, commit)
 	case c.last < theirs:
 		return &ShortError{LastIndex: c.last, Promised: theirs,
 			Witness: fmt.Sprintf("node %d, which %s,", m.GetFrom()>>32, why)}
 	}
 	return fmt.Errorf("%w: node %d %s, and has committed %d entries; this node has %d. Its data directory is an older "+
 		"copy: remove it from "+
-		"the cluster and join it again with an empty one", ErrSafety, m.GetFrom()>>32, why, theirs, own.GetCommit())
+		"the cluster and join it again with an empty one", ErrSafety, m.GetFrom()>>32, why, theirs, commit)
 }
 
-// conflict is the index of the first entry that differs from a committed one of this log, 0 if none does. Entries that
-// are not on the disk yet are not looked at: the log has others in their place, or none.
-func (c *Core) conflict(entries []*raftpb.Entry, commit uint64) uint64 {
-	for _, e := range entries {
-		if e.GetIndex() > commit || c.unsettled > 0 && e.GetIndex() >= c.unsettled {
-			return 0
+// diverged is the answer to a leader that has another history from an index on; 0: from where it was found last.
+func (c *Core) diverged(m *raftpb.Message, at, commit uint64) error {
+	if at > 0 {
+		c.differs = at
+	}
+	return &DivergedError{Peer: m.GetFrom(), Leads: true, Index: c.differs, Count: max(commit+1, c.differs) - c.differs}
+}
+
+// conflict is the index of the first entry of a leader that contradicts this log, 0 if none is known to: at or before
+// the commit index an entry of another term does, and everywhere one of the same term with other bytes. The latter is
+// of another leader of that term: a voter has voted in it twice. Entries that are not on the disk yet are not looked
+// at: the log has others in their place, or none.
+func (c *Core) conflict(m *raftpb.Message, commit uint64) uint64 {
+	differs := func(index, term uint64, same func() bool) bool {
+		own, err := c.log.Term(index)
+		switch {
+		case err != nil || c.unsettled > 0 && index >= c.unsettled:
+			return false
+		case own != term:
+			return index <= commit
 		}
-		if own, err := c.log.Term(e.GetIndex()); err == nil && own != e.GetTerm() {
+		return !same()
+	}
+	if m.GetType() == raftpb.MsgSnap {
+		meta := m.GetSnapshot().GetMetadata()
+		if differs(meta.GetIndex(), meta.GetTerm(), func() bool { return true }) {
+			return meta.GetIndex()
+		}
+		return 0
+	}
+	if m.GetType() != raftpb.MsgApp {
+		return 0
+	}
+	if differs(m.GetIndex(), m.GetLogTerm(), func() bool { return c.samePrev(m) != no }) {
+		return m.GetIndex()
+	}
+	for _, e := range m.GetEntries() {
+		if differs(e.GetIndex(), e.GetTerm(), func() bool { return c.log.same(e) }) {
 			return e.GetIndex()
 		}
 	}
 	return 0
+}
+
+// samePrev compares the time of the last proposal before the entries of an append with that in this log.
+func (c *Core) samePrev(m *raftpb.Message) answer {
+	at, known := prevTime(m)
+	own, ok := c.log.timeAt(m.GetIndex())
+	switch {
+	case !known || !ok:
+		return unknown
+	case at == own:
+		return yes
+	}
+	return no
+}
+
+// answer is what a comparison finds.
+type answer uint8
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+// signAppend adds to an append the time of the last proposal before its entries, if these follow what is on stable
+// storage: index and term alone do not name an entry where a voter has voted twice in a term.
+func (c *Core) signAppend(m *raftpb.Message) {
+	if m.GetType() != raftpb.MsgApp {
+		return
+	}
+	if term, err := c.log.Term(m.GetIndex()); err != nil || term != m.GetLogTerm() {
+		return
+	}
+	if at, ok := c.log.timeAt(m.GetIndex()); ok {
+		w := coder.Writer(nil, coder.Little)
+		w.I64(&at)
+		m.Context = w.Written()
+	}
+}
+
+// prevTime is what signAppend has added.
+func prevTime(m *raftpb.Message) (timeNanos int64, ok bool) {
+	r := coder.Reader(m.GetContext(), coder.Little)
+	r.I64(&timeNanos)
+	return timeNanos, r.Finish() == nil
+}
+
+// share notes that a leader's log is this one's up to the entry before those of an append.
+func (c *Core) share(m *raftpb.Message) {
+	if m.GetType() != raftpb.MsgApp {
+		return
+	}
+	if term, err := c.log.Term(m.GetIndex()); err == nil && term == m.GetLogTerm() && c.samePrev(m) == yes {
+		c.shared = led{m.GetFrom(), m.GetTerm()}
+	}
 }
 
 // onlyVoter reports whether this node is the only voter that it knows.

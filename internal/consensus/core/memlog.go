@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"sort"
 
 	"go.etcd.io/raft/v3"
@@ -134,6 +135,28 @@ func (l *memLog) compact(index uint64) logstate.Base {
 func (l *memLog) confAt(index uint64) *raftpb.ConfState {
 	i := sort.Search(len(l.confs), func(i int) bool { return l.confs[i].index > index })
 	return l.confs[max(i, 1)-1].conf
+}
+
+// same reports whether the log has nothing else than an entry at its index, where it has one of its term.
+func (l *memLog) same(e *raftpb.Entry) bool {
+	if e.GetIndex() <= l.base.Index || e.GetIndex() > l.last() {
+		return true
+	}
+	own := l.entries[e.GetIndex()-l.base.Index-1]
+	return own.GetType() == e.GetType() && bytes.Equal(own.GetData(), e.GetData())
+}
+
+// timeAt is the time of the last proposal up to index, 0 before the first one; ok is false if it is not known.
+func (l *memLog) timeAt(index uint64) (timeNanos int64, ok bool) {
+	if index < l.base.Index || index > l.last() {
+		return 0, false
+	}
+	for ; index > l.base.Index; index-- {
+		if at := TimeOf(l.entries[index-l.base.Index-1]); at > 0 {
+			return at, true
+		}
+	}
+	return l.base.Time, l.base.Time > 0 || l.base.Index == 0
 }
 
 func (l *memLog) lastTime() int64 {

@@ -46,6 +46,20 @@ type Base struct {
 	Conf  *raftpb.ConfState
 }
 
+// Mark says that a member has had a committed entry on stable storage.
+type Mark struct {
+	ID          uint64
+	Index, Term uint64
+}
+
+// Lacks reports whether a log with this end lacks the entry.
+func (k *Mark) Lacks(last, lastTerm uint64) bool { return last < k.Index || lastTerm < k.Term }
+
+// Lost reports whether a log with this end lacks the entry, and has not gone on with another history since.
+func (k *Mark) Lost(last, lastTerm uint64) bool {
+	return lastTerm < k.Term || lastTerm == k.Term && last < k.Index
+}
+
 // Batch is what is written and synced as one frame. Zero fields are left as they are.
 type Batch struct {
 	// Entries are appended; those at or after the first one's index that the log holds already are replaced.
@@ -55,6 +69,8 @@ type Batch struct {
 	// Base moves the beginning of the log. Reset drops all entries first (a snapshot was taken in from outside).
 	Base  *Base
 	Reset bool
+	// Marks replace those that were written before if not nil.
+	Marks []Mark
 	// Intent announces a snapshot that is about to replace the state machine: if the state machine is found at
 	// Intent.Index later, the log continues from there. A Base of a later batch ends it.
 	Intent *Base
@@ -67,6 +83,7 @@ type State struct {
 	Base     Base
 	Entries  []*raftpb.Entry // Base.Index+1 ...
 	Intent   *Base
+	Marks    []Mark
 	// TornBytes is the length of an unacknowledged, incomplete write that was dropped at the end.
 	TornBytes int64
 }

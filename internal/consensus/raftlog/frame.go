@@ -32,6 +32,7 @@ const (
 	sectionIntent    = 5
 	sectionEntry     = 6
 	sectionPrevFrame = 7
+	sectionMarks     = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -90,7 +91,16 @@ type content struct {
 	base      *Base
 	reset     bool
 	intent    *Base
+	marks     []Mark
 	entries   []*raftpb.Entry
+}
+
+const markBytes = 3 * 8
+
+func codeMark(c *coder.Coder, k *Mark) {
+	c.U64(&k.ID)
+	c.U64(&k.Index)
+	c.U64(&k.Term)
 }
 
 // hardState is raft's, in the form of a section.
@@ -171,6 +181,12 @@ func (c *content) append(b []byte) ([]byte, error) {
 		section(base.kind, 3*8+len(conf))
 		codeBase(&to, base.at, &conf)
 	}
+	if c.marks != nil {
+		section(sectionMarks, markBytes*len(c.marks))
+		for i := range c.marks {
+			codeMark(&to, &c.marks[i])
+		}
+	}
 	for _, e := range c.entries {
 		section(sectionEntry, entryBytes+len(e.GetData()))
 		entry := entry{byte(e.GetType()), e.GetTerm(), e.GetIndex(), e.GetData()}
@@ -215,6 +231,11 @@ func (c *content) section(kind uint8, b []byte) (err error) {
 		c.base, err = decodeBase(&from)
 	case sectionIntent:
 		c.intent, err = decodeBase(&from)
+	case sectionMarks:
+		c.marks = make([]Mark, len(b)/markBytes)
+		for i := range c.marks {
+			codeMark(&from, &c.marks[i])
+		}
 	case sectionEntry:
 		c.entries = append(c.entries, decodeEntry(&from))
 	default:

@@ -16,7 +16,7 @@ func goldenContent(t testing.TB) []byte {
 		identity: &id, prevFrame: 3, hard: &raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(2)),
 			Commit: new(uint64(3))},
 		base:  &Base{Index: 4, Term: 5, Time: -6, Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}},
-		reset: true, intent: &Base{Index: 9, Term: 2},
+		reset: true, intent: &Base{Index: 9, Term: 2}, marks: []Mark{{ID: 1, Index: 4, Term: 5}},
 		entries: []*raftpb.Entry{
 			{Index: new(uint64(5)), Term: new(uint64(1)), Data: []byte("data")},
 			{Index: new(uint64(6)), Term: new(uint64(1)), Type: raftpb.EntryConfChangeV2.Enum()},

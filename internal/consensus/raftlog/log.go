@@ -62,6 +62,7 @@ type Log struct {
 	hard   *raftpb.HardState
 	base   Base
 	intent *Base
+	marks  []Mark
 	buf    []byte
 }
 
@@ -165,7 +166,8 @@ func (l *Log) load(seqs []uint64) (*State, error) {
 	}
 	l.old = l.old[:len(l.old)-1]
 	l.seq, l.off, l.size, l.maxIndex, l.next = last.seq, last.off, int64(len(last.data)), last.maxIndex, last.next
-	l.hard, l.base, l.intent, l.broken = r.state.Hard, r.state.Base, r.state.Intent, torn > 0
+	l.hard, l.base, l.intent, l.marks = r.state.Hard, r.state.Base, r.state.Intent, r.state.Marks
+	l.broken = torn > 0
 	r.state.Identity, r.state.TornBytes = l.opts.Identity, torn
 	if l.cur, err = l.opts.FS.Open(last.name); err != nil {
 		return nil, fmt.Errorf("raftlog: open %s: %w", last.name, err)
@@ -205,7 +207,7 @@ func (l *Log) readHeads(seqs []uint64) ([]*segmentImage, error) {
 // Append writes a batch and returns when it is on stable storage. After an error nothing of it is promised, and it
 // may be tried again, with more in it: the log goes on in a new segment, if it can.
 func (l *Log) Append(b *Batch) error {
-	c := content{hard: b.Hard, base: b.Base, reset: b.Reset, intent: b.Intent, entries: b.Entries}
+	c := content{hard: b.Hard, base: b.Base, reset: b.Reset, intent: b.Intent, marks: b.Marks, entries: b.Entries}
 	payload, err := c.append(l.buf[:0])
 	if err != nil {
 		return err
@@ -244,6 +246,9 @@ func (l *Log) note(b *Batch) {
 	if b.Intent != nil {
 		l.intent = b.Intent
 	}
+	if b.Marks != nil {
+		l.marks = b.Marks
+	}
 	if n := len(b.Entries); n > 0 {
 		l.maxIndex = max(l.maxIndex, b.Entries[n-1].GetIndex())
 	}
@@ -275,7 +280,8 @@ func (l *Log) roll(need int64) error {
 			return err
 		}
 	}
-	head := content{identity: &l.opts.Identity, prevFrame: l.next - 1, hard: l.hard, base: &l.base, intent: l.intent}
+	head := content{identity: &l.opts.Identity, prevFrame: l.next - 1, hard: l.hard, base: &l.base, intent: l.intent,
+		marks: l.marks}
 	payload, err := head.append(nil)
 	if err != nil {
 		return err

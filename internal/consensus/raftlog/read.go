@@ -204,6 +204,9 @@ func (r *replay) use(c *content) error {
 	if c.intent != nil {
 		r.state.Intent = c.intent
 	}
+	if c.marks != nil {
+		r.state.Marks = c.marks
+	}
 	for _, e := range c.entries {
 		if err := r.entry(e); err != nil {
 			return err

@@ -29,6 +29,8 @@ type (
 	Identity = logstate.Identity
 	// Base is the point the log begins after.
 	Base = logstate.Base
+	// Mark says what a member has had.
+	Mark = logstate.Mark
 	// Batch is what is written and synced as one frame. Zero fields are left as they are.
 	Batch = logstate.Batch
 	// State is what a log held when it was opened.
