@@ -15,13 +15,13 @@ type snap struct {
 // read runs fn over the applied version. If the store drops that version meanwhile, fn runs again over a later one: so
 // it must only set its results.
 func (db *DB) read(fn func(s snap) error) error {
-	state, err := db.tryRead(fn)
-	db.metDamage(state, err)
+	state, err := tryRead(db, fn)
+	metDamage(db, state, err)
 	return err
 }
 
 // tryRead is read, and returns the number of the state that was read, 0 if none was.
-func (db *DB) tryRead(fn func(s snap) error) (state uint64, err error) {
+func tryRead(db *DB, fn func(s snap) error) (state uint64, err error) {
 	db.life.RLock()
 	defer db.life.RUnlock()
 	if db.closed {
@@ -42,7 +42,7 @@ func (db *DB) tryRead(fn func(s snap) error) (state uint64, err error) {
 }
 
 // metDamage ends the use of a state if err says that a read of it has met damage. No lock is held.
-func (db *DB) metDamage(state uint64, err error) {
+func metDamage(db *DB, state uint64, err error) {
 	switch {
 	case state == 0 || !errors.Is(err, ErrDamaged):
 	case db.opts.Damaged != nil:

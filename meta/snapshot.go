@@ -90,7 +90,7 @@ func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 // Read gives out the next bytes.
 func (s *snapshot) Read(p []byte) (int, error) {
 	n, state, err := s.read(p)
-	s.db.metDamage(state, err)
+	metDamage(s.db, state, err)
 	return n, err
 }
 

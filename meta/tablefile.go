@@ -2,7 +2,6 @@ package meta
 
 import (
 	"bytes"
-	"encoding/binary"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"github.com/dgraph-io/badger/v4/table"
 	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 )
 
 // tableFile reads one of badger's tables beside badger, see liveTables. Its keys have versions, as badger's have:
@@ -178,7 +179,7 @@ func checkBlock(b []byte) (out tableBlock, ok bool) {
 	if !ok || len(b) < 4 || crc32.Checksum(b, castagnoli) != sum {
 		return out, false
 	}
-	n := int(binary.BigEndian.Uint32(b[len(b)-4:]))
+	n := int(number(b[len(b)-4:], coder.Big))
 	b = b[:len(b)-4]
 	if n > len(b)/4 {
 		return out, false
@@ -191,11 +192,13 @@ func (b tableBlock) len() int { return len(b.offsets) / 4 }
 
 // entry returns the parts of an entry: how much of the first key, what follows, and the value.
 func (b tableBlock) entry(i int) (shared int, rest, value []byte) {
-	e := b.entries[binary.LittleEndian.Uint32(b.offsets[4*i:]):]
+	from := number(b.offsets[4*i:], coder.Little)
+	e := b.entries[from:]
 	if i+1 < b.len() {
-		e = e[:binary.LittleEndian.Uint32(b.offsets[4*i+4:])-binary.LittleEndian.Uint32(b.offsets[4*i:])]
+		e = e[:number(b.offsets[4*i+4:], coder.Little)-from]
 	}
-	shared, own := int(binary.LittleEndian.Uint16(e)), int(binary.LittleEndian.Uint16(e[2:]))
+	head := number(e, coder.Little)
+	shared, own := int(head&0xffff), int(head>>16)
 	return shared, e[4 : 4+own], e[4+own:]
 }
 

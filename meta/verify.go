@@ -3,7 +3,6 @@ package meta
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -22,6 +21,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rdmcfs/rdmcfs/internal/coder"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
 )
 
@@ -105,7 +105,7 @@ func findIndex(b []byte) (from, to int, err error) {
 		return 0, 0, errFooter
 	}
 	to = len(b) - 4
-	from = to - int(binary.BigEndian.Uint32(b[to:]))
+	from = to - int(number(b[to:], coder.Big))
 	if from < 0 || crc32.Checksum(b[from:to], castagnoli) != sum {
 		return 0, 0, errFooter
 	}
@@ -117,13 +117,20 @@ func cutSum(b []byte) (rest []byte, sum uint32, ok bool) {
 	if len(b) < 4 {
 		return nil, 0, false
 	}
-	b, length := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
+	b, length := b[:len(b)-4], int(number(b[len(b)-4:], coder.Big))
 	var want pb.Checksum
 	if length > len(b) || proto.Unmarshal(b[len(b)-length:], &want) != nil || want.Algo != pb.Checksum_CRC32C ||
 		want.Sum > math.MaxUint32 {
 		return nil, 0, false
 	}
 	return b[:len(b)-length], uint32(want.Sum), true
+}
+
+// number reads the 4 bytes of a number.
+func number(b []byte, order coder.Order) (n uint32) {
+	c := coder.Reader(b[:4], order)
+	c.U32(&n)
+	return n
 }
 
 // contained turns a panic over damaged bytes into an error, also where they can't be read from the disk at all.
