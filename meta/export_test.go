@@ -33,6 +33,9 @@ func (db *DB) Compact() error {
 	return nil
 }
 
+// IndexOf finds the index in the bytes of a table.
+func IndexOf(table []byte) (from, to int, err error) { return findIndex(table) }
+
 // Dir is the directory of the store.
 func (db *DB) Dir() string { return db.store.(*badgerStore).dir }
 

@@ -185,6 +185,40 @@ func TestDamageUnderAnOpenStore(t *testing.T) {
 	}
 }
 
+// Badger goes by the index of a table, with its filter of keys, as it is in the file. Where that has changed, keys seem
+// to be absent although their blocks are whole.
+func TestDamagedIndexUnderAnOpenStore(t *testing.T) {
+	dir, twin := filledBy(t, 6)
+	keys, values := pairsOf(t, twin)
+	refused := 0
+	for seed := range uint64(12) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		db, tables := openStill(t, dir)
+		name := tables[rnd.IntN(len(tables))]
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, to, err := meta.IndexOf(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := min(64, (to-from)/2)
+		a := &told{t: t}
+		a.what = fmt.Sprintf("seed %d: %s", seed, overwrite(t, name, raw, from+rnd.IntN(to-from-n), n, rnd))
+		a.readAll(db, keys, values, rnd)
+		if a.refused > 0 {
+			refused++
+		}
+		if err := db.Close(); err != nil && !errors.Is(err, meta.ErrDamaged) {
+			t.Errorf("%s: close: %v", a.what, err)
+		}
+	}
+	if refused == 0 {
+		t.Error("no damage was met")
+	}
+}
+
 // An entry that has to read what is damaged is not applied, and nothing after it: it gets no wrong result. Nothing is
 // read any more from then on.
 func TestDamageStopsApply(t *testing.T) {

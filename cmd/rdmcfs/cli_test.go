@@ -57,6 +57,8 @@ func TestInitRefusesAndReports(t *testing.T) {
 			dataDir(t))
 		expect(t, exitcode.Usage, "more than 0", "token", "--ttl="+ttl, "--data", d)
 	}
+	expect(t, exitcode.Usage, "check the name", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400",
+		"--advertise", "none.invalid:7400", "--data", dataDir(t))
 	expect(t, exitcode.Denied, "rdmcfs token", "join", "10.0.0.1:7400", "--token", "x", "--listen", "10.0.0.2:7400",
 		"--data", dataDir(t))
 }

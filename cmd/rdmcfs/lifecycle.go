@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"time"
@@ -51,6 +52,20 @@ func (f nodeFlags) bindsHTTP() (string, error) {
 	return http.Addr, err
 }
 
+// checkAdvertise refuses a host name that has no address, before a token is used for it. It takes askTimeout at most.
+func (f nodeFlags) checkAdvertise(ctx context.Context) error {
+	host, _, err := net.SplitHostPort(f.Advertise)
+	if err != nil || host == "" || net.ParseIP(host) != nil {
+		return nil // what is wrong with it is said later
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
+		return withCode(exitcode.Usage, "--advertise=%s: %v: check the name, or give its address", f.Advertise, err)
+	}
+	return nil
+}
+
 type initCmd struct {
 	nodeFlags
 	TTL time.Duration `name:"ttl" help:"How long the printed token is good." default:"24h"`
@@ -63,6 +78,9 @@ func (c *initCmd) Run(a *app) error {
 	}
 	http, err := c.bindsHTTP()
 	if err != nil {
+		return err
+	}
+	if err := c.checkAdvertise(a.ctx); err != nil {
 		return err
 	}
 	token, err := nodeInit(a.ctx, initParams{Data: a.data, Listen: c.Listen, Advertise: c.Advertise, Name: c.nodeName(),
@@ -110,6 +128,9 @@ type joinCmd struct {
 func (c *joinCmd) Run(a *app) error {
 	http, err := c.bindsHTTP()
 	if err != nil {
+		return err
+	}
+	if err := c.checkAdvertise(a.ctx); err != nil {
 		return err
 	}
 	name, err := nodeJoin(a.ctx, joinParams{Data: a.data, Addr: c.Addr, Token: c.Token, Listen: c.Listen,

@@ -138,6 +138,8 @@ var ofMeta = []mutant{
 		"if err := verifyStore(dir); err != nil {", "if err := error(nil); err != nil {", inApply},
 	{"what badger does not find is not looked for in the tables", "meta/kv_badger.go",
 		"return v.confirm(key, 0)", "return nil", inApply},
+	{"a key that badger's filter hides is not there", "meta/kv_badger.go",
+		"version <= found || found == 0 &&", "version <= found || found == 0 ||", inApply},
 	{"the blocks of a scan are not confirmed", "meta/kv_badger.go",
 		"return f.check(c.from, to) })", "return f.checkRoot() })", inApply},
 	{"a table that was merged is not checked", "meta/livetables.go",

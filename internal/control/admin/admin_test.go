@@ -214,6 +214,29 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// A daemon that is killed is no orderly end of watch.
+func TestWatchOfADaemonThatIsKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Read(make([]byte, 4096))
+		_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
+		conn.Close()
+	}()
+	err = NewClient(path).Watch(bounded(t), WatchRequest{}, func(Event) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "without a word") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestCloseEndsWhatRuns(t *testing.T) {
 	started := make(chan struct{})
 	c, _, s := serve(t, Handlers{MountWait: func(ctx context.Context, _ MountWaitRequest) error {

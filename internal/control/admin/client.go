@@ -149,6 +149,8 @@ func (c *Client) Watch(ctx context.Context, req WatchRequest, each func(Event) e
 			return ctx.Err()
 		case errors.Is(err, io.EOF):
 			return nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return fmt.Errorf("the daemon ended without a word, as if it was killed: %w", err)
 		case err != nil:
 			return fmt.Errorf("admin: watch: %w", err)
 		case line.Error != nil:
