@@ -40,7 +40,7 @@ func drainingNode(t *testing.T) (*drains, fs.Staged) {
 		t.Fatal(err)
 	}
 	db := c.DB.(*meta.DB)
-	names := &paths{db: db}
+	names := &paths{names: db}
 	return &drains{db: db, members: m, paths: names,
 		strays: &strayFiles{self: id.Node, store: store, paths: names, members: m}}, st
 }

@@ -106,7 +106,7 @@ func TestStartOfAnEvictedNodeSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := &paths{db: db}
+	names := &paths{names: db}
 	lost := &losses{self: id.Node, db: db, store: store, paths: names, strays: &strayFiles{store: store, paths: names}}
 	raft := &lateRaft{}
 	a := &admission{id: id, db: db, members: m, raft: raft, anonymous: anonymous{node: id.Node, log: raft},

@@ -14,7 +14,7 @@ import (
 func TestLossText(t *testing.T) {
 	db := meta.OpenMemory()
 	defer db.Close()
-	ls := &losses{db: db, paths: &paths{db: db}}
+	ls := &losses{db: db, paths: &paths{names: db}}
 	l := loss{unread: errors.New("it does not run")}
 	l.Contents, l.Bytes = 30, 300
 	l.List = []meta.Content{{ID: meta.ContentID{Node: 1, Incarnation: 1, Seq: 7}, Ino: 99, Size: 10,

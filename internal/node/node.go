@@ -226,7 +226,7 @@ func (n *node) openStores() (err error) {
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
 	n.proposer.names = n.newNames()
 	n.closer.add(func() error { n.proposer.names.Wait(); return nil })
-	n.paths = &paths{db: n.db, lease: n.proposer.lease}
+	n.paths = &paths{names: n.proposer.names.View(), lease: n.proposer.lease}
 	n.staging = &staging{store: n.store, paths: n.paths, log: n.log}
 	return n.staging.sweep()
 }

@@ -13,7 +13,7 @@ import (
 
 // paths finds what a path of the name space names, and the path of what has one.
 type paths struct {
-	db    *meta.DB
+	names meta.Reader       // with what is new on this node
 	lease func() meta.Lease // this node's: it sees the names that it has reserved
 }
 
@@ -26,7 +26,7 @@ func (ps *paths) of(ino meta.Ino) (string, error) {
 		if ino == meta.RootIno {
 			return "/" + strings.Join(parts, "/"), nil
 		}
-		rec, err := ps.db.Inode(ino)
+		rec, err := ps.names.Inode(ino)
 		if err != nil {
 			return "", err
 		}
@@ -39,7 +39,7 @@ func (ps *paths) of(ino meta.Ino) (string, error) {
 // lookup finds an inode by its path from the root of the name space.
 func (ps *paths) lookup(name string) (meta.Inode, string, error) {
 	clean := path.Clean("/" + name)
-	ino, err := ps.db.Inode(meta.RootIno)
+	ino, err := ps.names.Inode(meta.RootIno)
 	if err != nil {
 		return ino, clean, err
 	}
@@ -47,7 +47,7 @@ func (ps *paths) lookup(name string) (meta.Inode, string, error) {
 		if part == "" {
 			continue
 		}
-		if ino, err = ps.db.Lookup(ino.Ino, part, ps.lease()); err != nil {
+		if ino, err = ps.names.Lookup(ino.Ino, part, ps.lease()); err != nil {
 			return ino, clean, admin.Errorf(admin.CodeNotFound, "%s: no such file or directory", clean)
 		}
 	}

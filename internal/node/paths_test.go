@@ -18,7 +18,7 @@ func treeOfPaths(t *testing.T) (ps *paths, c *metatest.Cluster, dir, file meta.I
 	dir = c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "d", Kind: meta.KindDir}).Ino
 	file = c.Do(1, &meta.Create{Parent: dir, Name: "f", Kind: meta.KindFile}).Ino
 	c.Inline(1, file, []byte("bytes"))
-	return &paths{db: c.DB.(*meta.DB), lease: func() meta.Lease { return c.Lease(1) }}, c, dir, file
+	return &paths{names: c.DB.(*meta.DB), lease: func() meta.Lease { return c.Lease(1) }}, c, dir, file
 }
 
 // A path leads to the inode whose path it is.
@@ -62,7 +62,7 @@ func TestPathsOfWhatHasNone(t *testing.T) {
 	}
 	at := content.Origin{Ino: uint64(file), Parent: uint64(dir), Name: "old"}
 	staged("/d/f", at)
-	rec, err := ps.db.Inode(file)
+	rec, err := ps.names.Inode(file)
 	if err != nil {
 		t.Fatal(err)
 	}

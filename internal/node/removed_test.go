@@ -48,7 +48,7 @@ func keepingNode(t *testing.T) (n *keeping, c *metatest.Cluster, d meta.Ino) {
 	p1 := newProposer(t.Context(), clusterLog{c}, 1, meta.FirstGeneration)
 	p1.beginIncarnation(c.Lease(1).Incarnation)
 	n.staging, _ = openStaging(t, t.TempDir())
-	n.paths = &paths{db: n.db, lease: p1.lease}
+	n.paths = &paths{names: n.db, lease: p1.lease}
 	n.staging.paths = n.paths
 	n.policies = &policies{db: n.db, members: n.members, paths: n.paths, proposer: p1}
 	n.versions = &versions{self: 1, db: n.db, paths: n.paths, staging: n.staging,

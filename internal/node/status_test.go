@@ -76,7 +76,7 @@ func TestLookupOfAPathThatRepeatsTheMountPoint(t *testing.T) {
 	c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "f", Kind: meta.KindDir})
 	dir := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: "data", Kind: meta.KindDir}).Ino
 	inner := c.Do(1, &meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir}).Ino
-	ps := &paths{db: db, lease: (&proposer{}).lease} // on a mount at /data this is /data/data/f
+	ps := &paths{names: db, lease: (&proposer{}).lease} // on a mount at /data this is /data/data/f
 	for _, name := range []string{"data/f", "/data/f"} {
 		if ino, clean, err := ps.lookup(name); err != nil || ino.Ino != inner || clean != "/data/f" {
 			t.Errorf("%s: inode %d, %q, %v, want inode %d", name, ino.Ino, clean, err, inner)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -42,6 +43,9 @@ func (vs *versions) list(_ context.Context, req admin.VersionsRequest) ([]admin.
 		}
 		if err == nil {
 			contents, err = vs.db.Versions(ino.Ino)
+			if errors.Is(err, meta.ErrNotFound) {
+				err = nil // the log does not know the file yet: it has no version
+			}
 		}
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ func TestWatchTellsVersionsOfItsPath(t *testing.T) {
 	p := &meta.Publish{Ino: ino, Session: c.Session(1), Size: 5, Root: [32]byte{1}, Votes: meta.Votes{View: db.View()}}
 	p.Votes.Add(1)
 	c.Do(1, p)
-	wr := &watchReport{db: db, raft: &lateRaft{}, versions: &versions{db: db, paths: &paths{db: db}}}
+	wr := &watchReport{db: db, raft: &lateRaft{}, versions: &versions{db: db, paths: &paths{names: db}}}
 	ev := meta.Event{Kind: meta.EventPublished, Ino: ino, Content: p.Session}
 	for path, want := range map[string]bool{"": true, "a": true, "a/f": true, "b": false, "a/g": false} {
 		out, ok := wr.describe(ev, admin.WatchRequest{Path: path})

@@ -13,9 +13,9 @@ import (
 // where tells who has a file, and refuses what is none.
 func TestWhere(t *testing.T) {
 	ps, c, _, _ := treeOfPaths(t)
-	m := membersOf(t, c)
-	hs := &holdings{db: ps.db, members: m, paths: ps, policies: &policies{db: ps.db, members: m, paths: ps},
-		nodes: &nodeReport{db: ps.db}}
+	m, db := membersOf(t, c), c.DB.(*meta.DB)
+	hs := &holdings{db: db, members: m, paths: ps, policies: &policies{db: db, members: m, paths: ps},
+		nodes: &nodeReport{db: db}}
 	out, err := hs.where(t.Context(), admin.WhereRequest{Path: "d/f"})
 	if err != nil || out.Path != "/d/f" || len(out.Holders) != 1 || !out.Holders[0].Holds || out.SizeBytes != 5 {
 		t.Errorf("%+v, %v", out, err)

@@ -50,6 +50,27 @@ func warm(t *testing.T, dir string) {
 	}
 }
 
+// The commands know a file that only this node knows so far, as its mount does.
+func TestCommandsKnowANewFile(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	n := c.Nodes[0]
+	must(t, os.Mkdir(n.Path("d"), 0o755))
+	warm(t, n.Path("d"))
+	before := n.Status().AppliedIndex
+	f, err := os.OpenFile(n.Path("d", "f"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	must(t, err)
+	defer f.Close()
+	if entries := n.Status().AppliedIndex - before; entries > 0 {
+		t.Logf("the file took %d log entries: others know it too", entries)
+	}
+	for _, command := range []string{"where", "versions"} {
+		if _, stderr, err := n.CLI(command, n.Path("d", "f")); err != nil {
+			t.Errorf("%s: %v: %s", command, err, stderr)
+		}
+	}
+}
+
 // O_EXCL lets in one program of all nodes, also where one node gives the names of the directory by itself.
 func TestExclusiveCreate(t *testing.T) {
 	t.Parallel()
