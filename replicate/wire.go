@@ -27,7 +27,7 @@ const (
 	maxLeavesReply   = 1 << 15
 	maxFetchBytes    = content.BlockBytes
 
-	wireVersion = 4
+	wireVersion = 5
 )
 
 // Kinds of messages. Numbers are part of the wire format.
