@@ -3,6 +3,7 @@ package meta
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -41,6 +42,14 @@ func (db *DB) Dir() string { return db.store.(*badgerStore).dir }
 
 // Tables is the number of badger's tables.
 func (db *DB) Tables() int { return len(db.store.(*badgerStore).db.Tables()) }
+
+// Uses reports whether a file is one of badger's tables.
+func (db *DB) Uses(name string) bool {
+	s := db.store.(*badgerStore)
+	return slices.ContainsFunc(s.db.Tables(), func(t badger.TableInfo) bool {
+		return table.NewFilename(t.ID, s.dir) == name
+	})
+}
 
 // RawRead is a read of the store below a database, at its present version: also of one that is distrusted.
 type RawRead struct{ view kvView }

@@ -32,18 +32,18 @@ func harm(t *testing.T, name string, rnd *rand.Rand) string {
 }
 
 // harmContent flips a bit in the middle of a file's content, which is all zero, in one of the tables.
-func harmContent(t *testing.T, tables []string, rnd *rand.Rand) string {
+func harmContent(t *testing.T, tables []string, rnd *rand.Rand) (name, what string) {
 	t.Helper()
 	const around = 100
 	for {
-		name := tables[rnd.IntN(len(tables))]
+		name = tables[rnd.IntN(len(tables))]
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := around + rnd.IntN(len(raw)-2*around)
 		if len(bytes.Trim(raw[at-around:at+around], "\x00")) == 0 {
-			return overwrite(t, name, raw, at, 1, rnd)
+			return name, overwrite(t, name, raw, at, 1, rnd)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (a *told) readAll(db *meta.DB, keys []string, values map[string]string, rnd
 func TestDamageUnderAnOpenStore(t *testing.T) {
 	dir, twin := filledBy(t, 6)
 	keys, values := pairsOf(t, twin)
-	refused := 0
+	refused, merged := 0, 0
 	for seed := range uint64(24) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		db, tables := openStill(t, dir)
@@ -161,12 +161,13 @@ func TestDamageUnderAnOpenStore(t *testing.T) {
 			a.readAll(db, keys, values, rnd)
 		}
 		if seed%2 == 0 {
-			a.what = fmt.Sprintf("seed %d: compacted with %s", seed, harmContent(t, tables, rnd))
+			name, what := harmContent(t, tables, rnd)
+			a.what = fmt.Sprintf("seed %d: compacted with %s", seed, what)
 			if err := db.Compact(); err != nil {
 				t.Fatalf("%s: %v", a.what, err)
 			}
-			if len(tables) == db.Tables() {
-				t.Fatalf("%s: nothing was compacted", a.what)
+			if !db.Uses(name) {
+				merged++
 			}
 		} else {
 			a.what = fmt.Sprintf("seed %d: %s", seed, harm(t, tables[rnd.IntN(len(tables))], rnd))
@@ -180,8 +181,8 @@ func TestDamageUnderAnOpenStore(t *testing.T) {
 			t.Errorf("%s: close: %v", a.what, err)
 		}
 	}
-	if refused < 20 {
-		t.Errorf("only %d of 24 damages were met", refused)
+	if refused < 20 || merged < 6 {
+		t.Errorf("of 24 damages %d were met; %d of 12 tables were merged", refused, merged)
 	}
 }
 
