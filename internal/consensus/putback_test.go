@@ -49,12 +49,9 @@ func (c *cluster) endsShort(id ID) {
 	}
 }
 
-// A voter was put back to an older copy while all were stopped. No leader remembers what it has acknowledged, but the
-// other voters do.
-func TestVoterPutBackIsFoundAfterAllHaveRestarted(t *testing.T) {
-	c := newCluster(t, 3, nil)
-	leader := c.waitVoters(3)
-	put := c.others(leader)[0]
+// putBackWhileStopped stops all nodes, and puts the data of one back to a copy from before the last 20 proposals.
+func (c *cluster) putBackWhileStopped(leader, put ID) {
+	c.t.Helper()
 	c.propose(leader, "a")
 	c.converge()
 	c.stop(put)
@@ -69,6 +66,15 @@ func TestVoterPutBackIsFoundAfterAllHaveRestarted(t *testing.T) {
 		c.stop(id)
 	}
 	c.putBack(put, older)
+}
+
+// A voter was put back to an older copy while all were stopped. No leader remembers what it has acknowledged, but the
+// other voters do.
+func TestVoterPutBackIsFoundAfterAllHaveRestarted(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	leader := c.waitVoters(3)
+	put := c.others(leader)[0]
+	c.putBackWhileStopped(leader, put)
 	for id := range c.nodes {
 		c.start(id)
 	}
@@ -84,20 +90,7 @@ func TestVoterPutBackDoesNotElect(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	leader := c.waitVoters(3)
 	put, other := c.others(leader)[0], c.others(leader)[1]
-	c.propose(leader, "a")
-	c.converge()
-	c.stop(put)
-	older := c.copyOf(put)
-	c.start(put)
-	for i := range 20 {
-		c.propose(leader, fmt.Sprint("later", i))
-	}
-	c.converge()
-	<-time.After(settled)
-	for id := range c.nodes {
-		c.stop(id)
-	}
-	c.putBack(put, older)
+	c.putBackWhileStopped(leader, put)
 	c.start(put)
 	c.start(other)
 	c.endsShort(put)

@@ -7,7 +7,7 @@ var (
 )
 
 var ofConsensus = []mutant{
-	{"raft answers before it is durable", "internal/consensus/core/core.go",
+	{"raft answers before it is durable", "internal/consensus/core/output.go",
 		"\t\t\tout.Append = appendOf(m)\n",
 		"\t\t\tout.Append = appendOf(m)\n\t\t\tfor _, r := range m.GetResponses() {\n\t\t\t\tif r.GetTo() != c.cfg.ID " +
 			"{\n\t\t\t\t\tout.Messages = append(out.Messages, r)\n\t\t\t\t}\n\t\t\t}\n", inCore},
