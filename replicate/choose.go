@@ -55,9 +55,13 @@ func chooseForm(
 		return groupForm{}, schedule.Choice{}, err
 	}
 	racks, oversubscription := racksOf(names, members)
+	blockMax := groupBlockMax
+	if under.SendRate > 0 {
+		blockMax = schedule.DefaultBlockSize // files of all sizes share a group, and with it the cap
+	}
 	choice, err := schedule.Choose(schedule.Conditions{
 		Members: len(members), Size: uint64(stream), Racks: racks, Oversubscription: oversubscription,
-		BlockMax: groupBlockMax, WindowBytes: windowBytes,
+		BlockMax: blockMax, WindowBytes: windowBytes,
 	})
 	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm, SendRate: under.SendRate,
 		Priority: under.Priority}

@@ -82,8 +82,8 @@ func (m *groupOpen) code(c *fields) {
 	}
 	c.V64(&m.Form.SendRate)
 	c.V64((*uint64)(&m.Form.Priority))
-	if c.OK() && m.Form.Priority > meta.PriorityHigh {
-		c.Fail("priority %d", m.Form.Priority)
+	if rate := m.Form.SendRate; c.OK() && (m.Form.Priority > meta.PriorityHigh || rate != 0 && rate < meta.SendRateMin) {
+		c.Fail("priority %d, at most %d bytes a second", m.Form.Priority, rate)
 	}
 	if m.Form.Algorithm != schedule.Hybrid || !c.OK() {
 		return

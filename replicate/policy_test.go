@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
+	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
 // TestPolicyCapsAndClasses: files under a policy with a cap and a class go by groups of their own, whose ends all keep
@@ -67,7 +68,8 @@ func TestReasonsOfAPolicy(t *testing.T) {
 	c := newCluster(t, 3, 1)
 	set := c.must(1, &meta.SetPolicy{Dir: meta.RootIno, Policy: &meta.Policy{SendRate: 2e6, Priority: meta.PriorityHigh}})
 	form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, 1<<30, set.Inode.Policy)
-	if err != nil || form.SendRate != 2e6 || form.Priority != meta.PriorityHigh || len(choice.Reasons) < 2 {
+	if err != nil || form.SendRate != 2e6 || form.Priority != meta.PriorityHigh ||
+		form.BlockBytes != schedule.DefaultBlockSize || len(choice.Reasons) < 2 {
 		t.Fatalf("%+v, %v", form, err)
 	}
 	want := []string{"The policy lets each node send 2.00 MB/s.", "The policy gives it high priority."}

@@ -123,7 +123,7 @@ func (l *rootGroups) choose(
 		form.SendRate, form.Priority)
 	most := groupsPerSet
 	if form.SendRate > 0 {
-		most = 1 // the cap holds for all files of the policy together
+		most = 1 // the cap holds for all files of the policy together that go to these members
 	}
 	for _, c := range slices.Clone(l.sets[key]) {
 		if c.spoiled() {
