@@ -21,14 +21,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func serve(t *testing.T, h Handlers) (*Client, string, *Server) {
+// shortSocket is a path for a socket in a directory of its own. The path of a socket is limited.
+func shortSocket(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "adm") // short: the path of a socket is limited
+	dir, err := os.MkdirTemp("", "adm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	path := SocketPath(dir)
+	return SocketPath(dir)
+}
+
+func serve(t *testing.T, h Handlers) (*Client, string, *Server) {
+	t.Helper()
+	path := shortSocket(t)
 	s, err := Serve(path, h, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +222,7 @@ func TestWatch(t *testing.T) {
 
 // A daemon that is killed is no orderly end of watch.
 func TestWatchOfADaemonThatIsKilled(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "socket")
+	path := shortSocket(t)
 	ln, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
