@@ -20,18 +20,22 @@ type localReader struct {
 	elsewhere *remoteReader // nil until it is needed
 }
 
+// newLocalReader reads a content of the store. One that was not checked since the start, or whose file was changed
+// since then, is checked in the background: other programs may read its file without the daemon already.
+func newLocalReader(m *Member, id meta.ContentID, r *content.Reader) *localReader {
+	if r.HasFile() && !r.Checked() {
+		m.mender.checkSoon(id)
+	}
+	return &localReader{Reader: r, m: m, id: id}
+}
+
 // Fd is the descriptor of the data file if that is exactly the content, else -1. Nobody checks what is read through
-// it, so a content that was not looked at since the start is checked first, in the background.
+// it, so it is given away only if all of the content was checked.
 func (r *localReader) Fd() int {
-	f := r.File()
-	if f == nil {
+	if !r.HasFile() || !r.Checked() {
 		return -1
 	}
-	if !r.Checked() {
-		r.m.mender.checkSoon(r.id)
-		return -1
-	}
-	return int(f.Fd())
+	return int(r.File().Fd())
 }
 
 // Stored is the content in the store. It belongs to this reader.

@@ -272,7 +272,7 @@ func outcome[Q any](payload []byte, decode func([]byte) (Q, error), handle func(
 func (r *Replicator) OpenContent(ctx context.Context, id meta.ContentID) (ContentReader, error) {
 	local, err := r.cfg.Store.OpenUndecided(storeID(id))
 	if err == nil {
-		return &localReader{Reader: local, m: r.member, id: id}, nil
+		return newLocalReader(r.member, id, local), nil
 	}
 	if !errors.Is(err, content.ErrNotFound) && !errors.Is(err, content.ErrCorrupt) {
 		return nil, fmt.Errorf("replicate: open content %v: %w", id, err)

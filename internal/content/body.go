@@ -54,6 +54,7 @@ type body struct {
 	files   *storeFiles  // set if the file of streamFile can be exchanged: see Store.StepAside
 	swap    sync.RWMutex // held for reading while streamFile is read or written
 	exposed atomic.Bool  // others may read by the descriptor of streamFile
+	mark    mark         // of streamFile when it was opened; protected by swap
 }
 
 // close closes the files of this body and its bases.

@@ -52,7 +52,7 @@ func (s *Store) CopyUp(id ID, origin Origin) (*Staging, error) {
 
 func (st *Staging) copyUp(r *Reader) error {
 	rot, _ := st.s.index.rotOf(r.ID()) // before Checked: what is found later shows in Sound
-	if r.hasFile() && r.Checked() {
+	if r.HasFile() && r.Checked() {
 		if r.body.cloneTo(st.file, st.s.clone) == nil {
 			st.clone, st.cloneRot = r.ID(), rot
 			return st.Sound() // what was found meanwhile

@@ -165,7 +165,8 @@ func (r *Receiving) Finish(ctx context.Context, root Hash) error {
 	if r.tree != nil {
 		r.s.trees.put(r.body.id, r.tree) // the next delta is most often over this one
 	}
-	return r.release(func(e *entry) { e.state, e.checked = Undecided, true })
+	r.body.look()
+	return r.release(func(e *entry) { e.state, e.checked, e.mark = Undecided, true, r.body.mark })
 }
 
 // end refuses all further calls; it returns false if they were refused already.

@@ -60,9 +60,9 @@ func (fo *forms) reform(ctx context.Context, id ID, verb string, plan func(*body
 	if err := fo.index.startFold(id); err != nil {
 		return fmt.Errorf("content: %s %s: %w", verb, id, err)
 	}
-	err = fo.write(ctx, r.body, shape)
+	m, err := fo.write(ctx, r.body, shape)
 	if err == nil {
-		err = fo.switchTo(id, r.body.head.base, shape.Base)
+		err = fo.switchTo(id, r.body.head.base, shape.Base, m)
 	}
 	fo.index.endFold(id)
 	if err != nil {
@@ -163,32 +163,34 @@ func (b *body) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// write writes the content of b in another shape next to it and makes it durable under its final name.
-func (fo *forms) write(ctx context.Context, b *body, shape Shape) (err error) {
+// write writes the content of b in another shape next to it and makes it durable under its final name. It returns the
+// mark of the data file of a plain one.
+func (fo *forms) write(ctx context.Context, b *body, shape Shape) (m mark, err error) {
 	l, err := NewLayout(shape)
 	if err != nil {
-		return err
+		return m, err
 	}
 	to, encoded, err := newBody(b.id, l)
 	if err != nil {
-		return err
+		return m, err
 	}
 	need := to.head.fileBytes() + l.stream
 	if err := fo.space.promise(need); err != nil {
-		return err
+		return m, err
 	}
 	defer fo.space.settle(need)
 	if err := fo.create(to, encoded); err != nil {
-		return errors.Join(err, to.close(), fo.drop(to))
+		return m, errors.Join(err, to.close(), fo.drop(to))
 	}
 	if err = copyForm(ctx, to, b); err == nil {
 		err = fo.persist(to, b.head.root)
 	}
+	to.look()
 	err = errors.Join(err, to.close())
 	if err != nil {
-		return errors.Join(err, fo.drop(to))
+		return m, errors.Join(err, fo.drop(to))
 	}
-	return nil
+	return to.looked(), nil
 }
 
 // create makes the files of a new form.
@@ -297,8 +299,8 @@ func (fo *forms) drop(to *body) error {
 }
 
 // switchTo makes the new form the content's and removes the old one.
-func (fo *forms) switchTo(id, from, to ID) error {
-	fo.index.rebase(id, to)
+func (fo *forms) switchTo(id, from, to ID, m mark) error {
+	fo.index.rebase(id, to, m)
 	err := fo.files.remove(id, from, Committed)
 	return errors.Join(err, fo.index.letBase(from))
 }

@@ -25,8 +25,8 @@ func (fo *forms) foldInPlace(ctx context.Context, id ID) (done bool, err error) 
 	if !ok {
 		return false, nil
 	}
-	done, err = fo.foldClaimed(ctx, id)
-	err = errors.Join(err, fo.index.unclaimPair(id, base, done, err))
+	m, done, err := fo.foldClaimed(ctx, id)
+	err = errors.Join(err, fo.index.unclaimPair(id, base, done, m, err))
 	if err != nil {
 		return done, fmt.Errorf("content: fold %s: %w", id, noSpace(err))
 	}
@@ -34,27 +34,32 @@ func (fo *forms) foldInPlace(ctx context.Context, id ID) (done bool, err error) 
 }
 
 // foldClaimed does the fold. done says that it went beyond step 2: then an error leaves it to be finished at
-// the next Open.
-func (fo *forms) foldClaimed(ctx context.Context, id ID) (done bool, err error) {
+// the next Open. m is the mark of the file afterwards, or zero if the file was changed since the base was checked.
+func (fo *forms) foldClaimed(ctx context.Context, id ID) (m mark, done bool, err error) {
 	b, err := fo.opener.openBody(id, fo.index.entry(id), os.O_RDWR)
 	if err != nil {
-		return false, err
+		return m, false, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if b.base.streamFile == nil {
-		return false, nil // an inline base is small: copy
+		return m, false, nil // an inline base is small: copy
 	}
+	sound := fo.index.hasMark(b.base.id, markOf(b.base.streamFile)) // blocks that did not change are not read
 	if err := takeInPlace(b); err != nil {
-		return false, nil // no room or no fallocate here; a copy fails with a better error, or works
+		return m, false, nil // no room or no fallocate here; a copy fails with a better error, or works
 	}
 	planned, err := fo.planInPlace(ctx, b)
 	if !planned || err != nil {
-		return false, err
+		return m, false, err
 	}
 	if err := fo.files.applyInPlace(b, b.base.streamFile); err != nil {
-		return true, err
+		return m, true, err
 	}
-	return true, fo.files.finishInPlace(id, b.base.id)
+	err = fo.files.finishInPlace(id, b.base.id)
+	if sound {
+		m = markOf(b.base.streamFile)
+	}
+	return m, true, err
 }
 
 // takeInPlace allocates what the delta's data needs in the base's file.

@@ -14,6 +14,7 @@ type entry struct {
 	dead    bool          // to be removed once nothing needs it
 	damaged bool          // a read or scrub found it so, or its sidecar is unreadable
 	checked bool          // all of it was checked since the store was opened
+	mark    mark          // of its data file then; see compareMark
 	looked  bool          // its files were found there, with their lengths, since then
 	rot     uint32        // how often it was found damaged since then
 	busy    bool          // a Receiving, a decision or a removal owns its files
@@ -279,12 +280,12 @@ func (ix *index) isChecked(id ID) bool {
 	return e != nil && e.checked && !e.damaged
 }
 
-// markWhole notes that all of a content, which the caller has pinned, was checked.
-func (ix *index) markWhole(id ID) {
+// markWhole notes that all of a content, which the caller has pinned, was checked. Its data file had the mark m before.
+func (ix *index) markWhole(id ID, m mark) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	e := ix.all[id]
-	e.damaged, e.checked = false, true
+	e.damaged, e.checked, e.mark = false, true, m
 }
 
 // markLooked notes that the files of a content are there.

@@ -50,7 +50,8 @@ func (op *opener) openPinned(id ID, e *entry) (*Reader, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("content: open %s: %w", id, err), op.index.unpin(id))
 	}
-	return &Reader{index: op.index, body: b}, nil
+	op.compareMark(b)
+	return &Reader{index: op.index, opener: op, body: b}, nil
 }
 
 // openBase is [Store.Open] for what staged bytes are over, even if it was deleted: they keep it.

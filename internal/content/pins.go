@@ -107,12 +107,14 @@ func (ix *index) claimPair(id ID) (base ID, ok bool) {
 }
 
 // unclaimPair ends what claimPair began. begun says that the base's file is not the base's any more: then, with an
-// error, it is nobody's until the next Open.
-func (ix *index) unclaimPair(id, base ID, begun bool, err error) error {
+// error, it is nobody's until the next Open. The folded content counts as checked if both were. m is the mark of its
+// file now; zero if the base's file had been changed.
+func (ix *index) unclaimPair(id, base ID, begun bool, m mark, err error) error {
 	ix.mu.Lock()
 	e, b := ix.all[id], ix.all[base]
 	if begun && err == nil {
 		e.base, e.damaged = ID{}, false
+		e.checked, e.mark = e.checked && b.checked && m != mark{}, m
 		b.unclaimLocked()
 		delete(ix.all, base)
 	} else {
@@ -256,14 +258,14 @@ func (ix *index) endFold(id ID) {
 	}
 }
 
-// rebase makes a content, all of which was read and checked, one over another base. The old base is needed until
-// letBase.
-func (ix *index) rebase(id, to ID) {
+// rebase makes a content, all of which was read and checked, one over another base. m is the mark of its data file if
+// it is plain now. The old base is needed until letBase.
+func (ix *index) rebase(id, to ID, m mark) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	e := ix.all[id]
 	e.base = to
-	e.damaged = false
+	e.damaged, e.mark = false, m
 	if b := ix.all[to]; b != nil {
 		b.deps++
 	}

@@ -12,6 +12,7 @@ import (
 // its methods except Close are safe for concurrent use.
 type Reader struct {
 	index  *index
+	opener *opener
 	body   *body
 	closed atomic.Bool
 }
@@ -66,14 +67,14 @@ func (r *Reader) Leaf(i int64) (Hash, error) {
 	return leaf, r.checked(err)
 }
 
-// hasFile reports whether the content has a data file with exactly its bytes: small contents and deltas have none.
-func (r *Reader) hasFile() bool { return !r.body.head.has(flagDelta) && r.body.streamFile != nil }
+// HasFile reports whether the content has a data file with exactly its bytes: small contents and deltas have none.
+func (r *Reader) HasFile() bool { return !r.body.head.has(flagDelta) && r.body.streamFile != nil }
 
 // File is the data file if it has exactly the content's bytes, else nil (small contents and deltas). It is open for
 // reading, belongs to the Reader and is closed by Close. Reads of it are not checked: see Checked. While a Reader whose
 // File was asked for is open, nobody else can make the content step aside: see [Store.StepAside].
 func (r *Reader) File() *os.File {
-	if !r.hasFile() {
+	if !r.HasFile() {
 		return nil
 	}
 	if files := r.body.files; files != nil {
@@ -84,8 +85,8 @@ func (r *Reader) File() *os.File {
 	return r.body.streamFile
 }
 
-// Checked reports whether all of the content was received or checked since the store was opened, and no damage was
-// met: its file can be read without looking at every block again.
+// Checked reports whether all of the content was received or checked since the store was opened, no damage was met, and
+// nobody had changed its file when the Reader was opened: the file can be read without looking at every block again.
 func (r *Reader) Checked() bool {
 	return r.index.isChecked(r.body.id)
 }

@@ -72,7 +72,7 @@ func (s *Store) scrubOne(ctx context.Context, id ID, pace *pace) (int64, *Damage
 		return n, nil, err
 	}
 	if damage.Err == nil {
-		s.index.markWhole(id) // the reader keeps the entry
+		s.index.markWhole(id, r.body.looked()) // the reader keeps the entry
 		return n, nil, nil
 	}
 	s.index.markDamaged(id, damage.Err)

@@ -27,7 +27,7 @@ func (s *Store) StepAside(r *Reader, origin Origin) (*Staging, error) {
 
 func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 	id := r.ID()
-	if !r.hasFile() || r.index != s.index {
+	if !r.HasFile() || r.index != s.index {
 		return nil, ErrShape
 	}
 	if _, err := s.index.claim(id, Committed); err != nil {
@@ -38,21 +38,14 @@ func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 		return nil, err
 	}
 	defer s.index.endFold(id)
+	s.opener.compareMark(r.body)
 	aside := s.files.asidePath(id)
 	rot, _ := s.index.rotOf(id) // before all of it is read: what is found later shows in Sound
 	if err := s.copyAside(r, aside); err != nil {
 		return nil, errors.Join(err, s.files.unlink(aside))
 	}
-	// From here on the file has two names. Open drops the staged one then: nothing was written to it.
-	st, err = s.staging.create(stageHead{origin: origin}, s.files.streamPath(id, ID{}))
-	if err == nil {
-		err = s.files.exchange(r.body, aside)
-	}
+	st, err = s.giveAway(r.body, origin, aside)
 	if err != nil {
-		err = errors.Join(err, s.files.unlink(aside))
-		if st != nil {
-			err = errors.Join(err, st.Drop())
-		}
 		return nil, err
 	}
 	st.clone, st.cloneRot = id, rot
@@ -60,6 +53,27 @@ func (s *Store) stepAside(r *Reader, origin Origin) (st *Staging, err error) {
 		return nil, errors.Join(err, st.Drop())
 	}
 	return st, nil
+}
+
+// giveAway makes a Staging of the data file of an open content, and puts the file at path in its place.
+func (s *Store) giveAway(b *body, origin Origin, path string) (*Staging, error) {
+	was := b.looked()
+	// From here on the file has two names. Open drops the staged one then: nothing was written to it.
+	st, err := s.staging.create(stageHead{origin: origin}, s.files.streamPath(b.id, ID{}))
+	if err == nil {
+		err = s.files.exchange(b, path, func(m mark) { s.index.setMark(b.id, m) })
+	}
+	if err == nil {
+		return st, nil
+	}
+	err = errors.Join(err, s.files.unlink(path))
+	if st != nil {
+		err = errors.Join(err, st.Drop())
+	}
+	if s.index.hasMark(b.id, was) { // the second name, which came and went, has changed the ctime
+		s.opener.renewMark(b)
+	}
+	return nil, err
 }
 
 // copyAside makes a durable copy of what r reads.
@@ -84,8 +98,8 @@ func (s *Store) copyAside(r *Reader, path string) error {
 }
 
 // exchange puts the file at path in the place of the data file of an open content, for all who have it open or open it
-// later. ErrBusy: one besides own has given its file away.
-func (sf *storeFiles) exchange(own *body, path string) error {
+// later, and tells its mark before anybody opens it. ErrBusy: one besides own has given its file away.
+func (sf *storeFiles) exchange(own *body, path string, tell func(mark)) error {
 	sf.opening.Lock()
 	defer sf.opening.Unlock()
 	for b := range sf.bodies[own.id] {
@@ -101,6 +115,7 @@ func (sf *storeFiles) exchange(own *body, path string) error {
 			return err
 		}
 	}
+	tell(own.looked())
 	return sf.syncShard(own.id)
 }
 
@@ -118,6 +133,7 @@ func (sf *storeFiles) reopen(b *body) error {
 		return err
 	}
 	defer f.Close()
+	b.mark = markOf(f)
 	return unix.Dup3(int(f.Fd()), fd, unix.O_CLOEXEC)
 }
 

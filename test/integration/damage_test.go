@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,6 +109,35 @@ func TestDamagedContent(t *testing.T) {
 		want[name], _ = cluster.Digest(src)
 	}
 	heldByEach(t, c, want)
+}
+
+// The file of a content is changed on the disk of a running node, which the kernel reads without the daemon. Whoever
+// opens the content afterwards reads right bytes, and the file is mended.
+func TestContentChangedUnderARunningNode(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 2})
+	victim := c.Nodes[1]
+	held := filepath.Join(victim.Data, "content", "held")
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 5<<20+17, 1)
+	run(t, "cp", src, c.Nodes[0].Path("file"))
+	c.AwaitNothingOwed(60 * time.Second)
+	sameEverywhere(t, c, src, "file")
+	before := contentDigests(t, held)
+	if len(before) != 1 {
+		t.Fatalf("data files: %v", before)
+	}
+	for round := range 3 {
+		for path := range before {
+			flip(t, path, 5000)
+		}
+		sameEverywhere(t, c, src, "file")
+		c.Await(60*time.Second, "change mended", func() (bool, string) {
+			now := contentDigests(t, held)
+			return maps.Equal(now, before), fmt.Sprintf("round %d: %v, and not %v", round, now, before)
+		})
+	}
+	sameEverywhere(t, c, src, "file")
 }
 
 // A large file that is damaged here can be read and written while it is open for writing, and every node gets the
