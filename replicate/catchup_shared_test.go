@@ -51,7 +51,9 @@ func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
 			t.Errorf("node %d holds %d of %d", n.id, got, len(files))
 		}
 	}
-	if most := uint64(len(files)) * 13 / 10; sent > most {
+	// Were nothing shared, each file would be sent twice. What node 4 gets by itself depends on how soon each holder hears
+	// of it: the files of the orders under way then, which is a good third of all on a busy machine.
+	if most := uint64(len(files)) * 16 / 10; sent > most {
 		t.Errorf("%d files were sent %d times, want %d at most", len(files), sent, most)
 	}
 }
