@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -66,94 +67,104 @@ func onlyNamed(t *testing.T, c *cluster, at, wrong ID, by time.Duration) {
 // The clock of the leader jumps by years while it leads, or is wrong from its start on: the log's time does not
 // follow it, all nodes name this clock and no other, and once it is right again nothing is left of it.
 func TestWrongClockOfTheLeader(t *testing.T) {
-	c := newCluster(t, 4, nil)
-	c.waitVoters(3)
-	for round, by := range []time.Duration{10 * day, -20 * year, 30 * year} {
-		leader := c.leader()
-		if round == 1 {
-			c.stop(leader)
-			c.setWrong(leader, by)
-			c.start(leader)
-			c.leadBy(leader)
-		} else {
-			c.setWrong(leader, by)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, nil)
+		c.waitVoters(3)
+		for round, by := range []time.Duration{10 * day, -20 * year, 30 * year} {
+			leader := c.leader()
+			if round == 1 {
+				c.stop(leader)
+				c.setWrong(leader, by)
+				c.start(leader)
+				c.leadBy(leader)
+			} else {
+				c.setWrong(leader, by)
+			}
+			if e := stampError(t, c, leader, fmt.Sprint("jumped", round)); e.Abs() > time.Minute {
+				t.Fatalf("leader's clock %v ahead: the log's time is %v behind the truth", by, e)
+			}
+			for _, id := range c.ids() {
+				onlyNamed(t, c, id, leader, by)
+			}
+			c.setWrong(leader, 0)
+			if e := stampError(t, c, leader, fmt.Sprint("mended", round)); e.Abs() > time.Minute {
+				t.Fatalf("leader's clock is right again: the log's time is %v behind the truth", e)
+			}
+			eventually(t, 30*time.Second, "no clock is named", func() bool {
+				return len(c.nodes[leader].node.Clocks().Off) == 0
+			})
 		}
-		if e := stampError(t, c, leader, fmt.Sprint("jumped", round)); e.Abs() > time.Minute {
-			t.Fatalf("leader's clock %v ahead: the log's time is %v behind the truth", by, e)
-		}
-		for _, id := range c.ids() {
-			onlyNamed(t, c, id, leader, by)
-		}
-		c.setWrong(leader, 0)
-		if e := stampError(t, c, leader, fmt.Sprint("mended", round)); e.Abs() > time.Minute {
-			t.Fatalf("leader's clock is right again: the log's time is %v behind the truth", e)
-		}
-		eventually(t, 30*time.Second, "no clock is named", func() bool { return len(c.nodes[leader].node.Clocks().Off) == 0 })
-	}
+	})
 }
 
 // A single voter starts with a clock far ahead, or behind: the clock of the observer beside it keeps that out of the
 // log.
 func TestWrongClockOfTheOnlyVoter(t *testing.T) {
-	c := newCluster(t, 2, nil)
-	c.leader()
-	stampError(t, c, 1, "before")
-	for _, by := range []time.Duration{40 * day, -5 * year} {
-		c.stop(1)
-		c.setWrong(1, by)
-		c.start(1)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, nil)
 		c.leader()
-		if e := stampError(t, c, 1, fmt.Sprint("wrong by ", by)); e.Abs() > time.Minute {
-			t.Fatalf("voter's clock %v ahead: the log's time is %v behind the truth", by, e)
+		stampError(t, c, 1, "before")
+		for _, by := range []time.Duration{40 * day, -5 * year} {
+			c.stop(1)
+			c.setWrong(1, by)
+			c.start(1)
+			c.leader()
+			if e := stampError(t, c, 1, fmt.Sprint("wrong by ", by)); e.Abs() > time.Minute {
+				t.Fatalf("voter's clock %v ahead: the log's time is %v behind the truth", by, e)
+			}
+			eventually(t, 30*time.Second, "the two clocks are known to differ", func() bool {
+				st := c.nodes[1].node.Clocks()
+				return st.Apart > 30*day && len(st.Off) == 0
+			})
+			c.setWrong(1, 0)
 		}
-		eventually(t, 30*time.Second, "the two clocks are known to differ", func() bool {
-			st := c.nodes[1].node.Clocks()
-			return st.Apart > 30*day && len(st.Off) == 0
-		})
-		c.setWrong(1, 0)
-	}
+	})
 }
 
 // A lone node whose state lost its last entries starts with a clock years behind: its log knows the time, though the
 // state does not yet.
 func TestClockGoesByTheLogOnDisk(t *testing.T) {
-	c := newCluster(t, 1, nil)
-	c.leader()
-	stampError(t, c, 1, "before")
-	c.crash(1, func(int) int { return 1 })
-	if at := c.nodes[1].sm.state().Time; at != 0 {
-		t.Fatalf("the state was synced, and has time %d: nothing is shown", at)
-	}
-	c.setWrong(1, -5*year)
-	c.start(1)
-	c.leader()
-	stampError(t, c, 1, "after")
-	if e := time.Since(c.nodes[1].node.Now()); e > time.Minute {
-		t.Fatalf("its idea of the time is %v behind", e)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		c.leader()
+		stampError(t, c, 1, "before")
+		c.crash(1, func(int) int { return 1 })
+		if at := c.nodes[1].sm.state().Time; at != 0 {
+			t.Fatalf("the state was synced, and has time %d: nothing is shown", at)
+		}
+		c.setWrong(1, -5*year)
+		c.start(1)
+		c.leader()
+		stampError(t, c, 1, "after")
+		if e := time.Since(c.nodes[1].node.Now()); e > time.Minute {
+			t.Fatalf("its idea of the time is %v behind", e)
+		}
+	})
 }
 
 // An observer's wrong clock is named by all, and changes nothing.
 func TestWrongClockOfAnObserver(t *testing.T) {
-	c := newCluster(t, 5, nil)
-	c.waitVoters(3)
-	voters := c.nodes[c.leader()].node.Status().Voters
-	observer := ID(0)
-	for _, id := range c.ids() {
-		if !slices.Contains(voters, id) {
-			observer = id
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 5, nil)
+		c.waitVoters(3)
+		voters := c.nodes[c.leader()].node.Status().Voters
+		observer := ID(0)
+		for _, id := range c.ids() {
+			if !slices.Contains(voters, id) {
+				observer = id
+			}
 		}
-	}
-	c.setWrong(observer, -3*year)
-	if e := stampError(t, c, observer, "proposed there"); e.Abs() > time.Minute {
-		t.Fatalf("the log's time is %v behind the truth", e)
-	}
-	for _, id := range c.ids() {
-		onlyNamed(t, c, id, observer, -3*year)
-	}
-	if e := time.Since(c.nodes[observer].node.Now()); e.Abs() > ClockAgree {
-		t.Fatalf("its own idea of the time is %v behind", e)
-	}
+		c.setWrong(observer, -3*year)
+		if e := stampError(t, c, observer, "proposed there"); e.Abs() > time.Minute {
+			t.Fatalf("the log's time is %v behind the truth", e)
+		}
+		for _, id := range c.ids() {
+			onlyNamed(t, c, id, observer, -3*year)
+		}
+		if e := time.Since(c.nodes[observer].node.Now()); e.Abs() > ClockAgree {
+			t.Fatalf("its own idea of the time is %v behind", e)
+		}
+	})
 }
 
 func TestClockWire(t *testing.T) {

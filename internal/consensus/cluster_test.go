@@ -215,7 +215,7 @@ type testNode struct {
 	sm       *toy
 	disk     *simfs.Disk // nil: the real file system
 	node     *Node
-	listener net.Listener
+	listener *pipes
 	accepted sync.WaitGroup
 	unknown  map[ID]bool // peers that the layer above does not know, and lets in as members of raft only
 }
@@ -244,7 +244,7 @@ func (m *shown) Restore(index, term uint64, r io.Reader) error {
 	return err
 }
 
-// cluster is some nodes on loopback, and the network between them.
+// cluster is some nodes in one process, and the network between them.
 type cluster struct {
 	t        testing.TB
 	tune     Tuning
@@ -389,18 +389,18 @@ func (c *cluster) dial(ctx context.Context, from, to ID) (net.Conn, error) {
 	if now := c.replaced[to]; now != 0 {
 		tn = c.nodes[now]
 	}
-	var addr string
-	if tn != nil && tn.listener != nil {
-		addr = tn.listener.Addr().String()
+	var listener *pipes
+	if tn != nil {
+		listener = tn.listener
 	}
 	c.mu.Unlock()
 	if cut || tn == nil {
 		return nil, fmt.Errorf("test: no way from %d to %d", from, to)
 	}
-	if addr == "" {
+	if listener == nil {
 		return nil, syscall.ECONNREFUSED
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	conn, err := listener.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -436,10 +436,7 @@ func (c *cluster) tryStart(id ID) error {
 		m.node.Store(node)
 		m.show(tn.sm.Applied())
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
+	l := newPipes()
 	c.mu.Lock()
 	tn.node, tn.listener = node, l
 	c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -14,7 +15,46 @@ import (
 // Two nodes, one voter, and the voter's directory is put back to an older copy: the observer, which has more, does
 // not follow it, whether it comes before or after the voter has made other entries at its index. Both say so.
 func TestVoterPutBackIsNotFollowed(t *testing.T) {
-	for _, more := range []int{0, 40} {
+	synctest.Test(t, func(t *testing.T) {
+		for _, more := range []int{0, 40} {
+			c := newCluster(t, 2, nil)
+			voter := c.waitVoters(1)
+			observer := ID(3) - voter
+			c.propose(voter, "a")
+			c.converge()
+			c.stop(voter)
+			disk, sm := c.nodes[voter].disk.PowerLoss(func(int) int { return 0 }), c.nodes[voter].sm.crash()
+			c.start(voter)
+			for i := range 20 {
+				c.propose(voter, fmt.Sprint("lost", i))
+			}
+			c.converge()
+			c.stop(observer)
+			c.stop(voter)
+			c.nodes[voter].disk, c.nodes[voter].sm = disk, sm
+			c.start(voter)
+			for i := range more {
+				c.propose(voter, fmt.Sprint("other", i))
+			}
+			had := c.nodes[observer].sm.Applied()
+			c.start(observer)
+			for _, id := range []ID{voter, observer} {
+				eventually(t, 20*time.Second, "the divergence is told", func() bool {
+					return strings.Contains(c.nodes[id].node.Status().Diverged, "older copy")
+				})
+			}
+			if got := c.nodes[observer].sm.state(); got.Index != had || got.Results["other0"] != 0 {
+				t.Fatalf("the observer took entries of another history: at %d, was at %d", got.Index, had)
+			}
+			c.propose(voter, "goes on")
+		}
+	})
+}
+
+// The same after both have been started again: neither knows an old digest any more, and the voter has gone beyond
+// the observer's index.
+func TestVoterPutBackIsNotFollowedAfterRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, nil)
 		voter := c.waitVoters(1)
 		observer := ID(3) - voter
@@ -23,7 +63,7 @@ func TestVoterPutBackIsNotFollowed(t *testing.T) {
 		c.stop(voter)
 		disk, sm := c.nodes[voter].disk.PowerLoss(func(int) int { return 0 }), c.nodes[voter].sm.crash()
 		c.start(voter)
-		for i := range 20 {
+		for i := range 5 {
 			c.propose(voter, fmt.Sprint("lost", i))
 		}
 		c.converge()
@@ -31,62 +71,27 @@ func TestVoterPutBackIsNotFollowed(t *testing.T) {
 		c.stop(voter)
 		c.nodes[voter].disk, c.nodes[voter].sm = disk, sm
 		c.start(voter)
-		for i := range more {
+		for i := range 40 {
 			c.propose(voter, fmt.Sprint("other", i))
 		}
 		had := c.nodes[observer].sm.Applied()
-		c.start(observer)
-		for _, id := range []ID{voter, observer} {
-			eventually(t, 20*time.Second, "the divergence is told", func() bool {
-				return strings.Contains(c.nodes[id].node.Status().Diverged, "older copy")
-			})
+		for range 2 {
+			c.stop(voter)
+			for _, id := range []ID{voter, observer} {
+				c.nodes[id].sm = c.nodes[id].sm.crash() // it knows only the digest of its last index
+				c.start(id)
+			}
+			for _, id := range []ID{voter, observer} {
+				eventually(t, 20*time.Second, "the divergence is told", func() bool {
+					return strings.Contains(c.nodes[id].node.Status().Diverged, "older copy")
+				})
+			}
+			if got := c.nodes[observer].sm.state(); got.Index != had || got.Results["other0"] != 0 {
+				t.Fatalf("the observer took entries of another history: at %d, was at %d", got.Index, had)
+			}
+			c.stop(observer)
 		}
-		if got := c.nodes[observer].sm.state(); got.Index != had || got.Results["other0"] != 0 {
-			t.Fatalf("the observer took entries of another history: at %d, was at %d", got.Index, had)
-		}
-		c.propose(voter, "goes on")
-	}
-}
-
-// The same after both have been started again: neither knows an old digest any more, and the voter has gone beyond
-// the observer's index.
-func TestVoterPutBackIsNotFollowedAfterRestarts(t *testing.T) {
-	c := newCluster(t, 2, nil)
-	voter := c.waitVoters(1)
-	observer := ID(3) - voter
-	c.propose(voter, "a")
-	c.converge()
-	c.stop(voter)
-	disk, sm := c.nodes[voter].disk.PowerLoss(func(int) int { return 0 }), c.nodes[voter].sm.crash()
-	c.start(voter)
-	for i := range 5 {
-		c.propose(voter, fmt.Sprint("lost", i))
-	}
-	c.converge()
-	c.stop(observer)
-	c.stop(voter)
-	c.nodes[voter].disk, c.nodes[voter].sm = disk, sm
-	c.start(voter)
-	for i := range 40 {
-		c.propose(voter, fmt.Sprint("other", i))
-	}
-	had := c.nodes[observer].sm.Applied()
-	for range 2 {
-		c.stop(voter)
-		for _, id := range []ID{voter, observer} {
-			c.nodes[id].sm = c.nodes[id].sm.crash() // it knows only the digest of its last index
-			c.start(id)
-		}
-		for _, id := range []ID{voter, observer} {
-			eventually(t, 20*time.Second, "the divergence is told", func() bool {
-				return strings.Contains(c.nodes[id].node.Status().Diverged, "older copy")
-			})
-		}
-		if got := c.nodes[observer].sm.state(); got.Index != had || got.Results["other0"] != 0 {
-			t.Fatalf("the observer took entries of another history: at %d, was at %d", got.Index, had)
-		}
-		c.stop(observer)
-	}
+	})
 }
 
 // What was found about a state that has been replaced, or a peer that was evicted, is forgotten. A state that is

@@ -19,43 +19,45 @@ import (
 // TestObserverLeavesAVoterThatLags: the disk of a voter stands still, so that it learns of no commit. It still speaks
 // with everybody. An observer that follows it goes to another voter when a barrier waits for it.
 func TestObserverLeavesAVoterThatLags(t *testing.T) {
-	c := newCluster(t, 6, func(c *cluster) { c.tune.StaleAfter = 5 * time.Second }) // a loaded machine may be late
-	leader := c.waitVoters(3)
-	var observer, voter ID
-	looks := 0
-	eventually(t, 30*time.Second, "an observer that follows another voter than the leader", func() bool {
-		leader, looks = c.leader(), looks+1
-		voters := c.nodes[leader].node.Status().Voters
-		for _, tn := range c.running() {
-			st := tn.node.inside()
-			switch {
-			case st.Role != RoleObserver || st.Following == 0:
-			case st.Following != leader && slices.Contains(voters, st.Following):
-				observer, voter = tn.id, st.Following
-			case looks%100 == 0:
-				tn.node.leaveFollowed() // it takes another
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 6, nil)
+		leader := c.waitVoters(3)
+		var observer, voter ID
+		looks := 0
+		eventually(t, 30*time.Second, "an observer that follows another voter than the leader", func() bool {
+			leader, looks = c.leader(), looks+1
+			voters := c.nodes[leader].node.Status().Voters
+			for _, tn := range c.running() {
+				st := tn.node.inside()
+				switch {
+				case st.Role != RoleObserver || st.Following == 0:
+				case st.Following != leader && slices.Contains(voters, st.Following):
+					observer, voter = tn.id, st.Following
+				case looks%100 == 0:
+					tn.node.leaveFollowed() // it takes another
+				}
+			}
+			return observer != 0
+		})
+		free := make(chan struct{})
+		t.Cleanup(func() { close(free) })
+		c.nodes[voter].disk.Fail(func(op simfs.Op, _ string) error {
+			if op == simfs.OpSync {
+				<-free
+			}
+			return nil
+		})
+		for _, command := range []string{"stands", "again"} {
+			p, behind, err := proposeVisible(c.nodes[leader].node, command, 15*time.Second, observer)
+			if err != nil || len(behind) > 0 {
+				t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer,
+					c.nodes[observer].node.inside().Following)
 			}
 		}
-		return observer != 0
-	})
-	free := make(chan struct{})
-	t.Cleanup(func() { close(free) })
-	c.nodes[voter].disk.Fail(func(op simfs.Op, _ string) error {
-		if op == simfs.OpSync {
-			<-free
+		if at := c.nodes[observer].node.inside().Following; at == voter {
+			t.Errorf("observer %d still follows %d", observer, voter)
 		}
-		return nil
 	})
-	for _, command := range []string{"stands", "again"} {
-		p, behind, err := proposeVisible(c.nodes[leader].node, command, 15*time.Second, observer)
-		if err != nil || len(behind) > 0 {
-			t.Fatalf("%+v, behind %v, %v: observer %d follows %d", p, behind, err, observer,
-				c.nodes[observer].node.inside().Following)
-		}
-	}
-	if at := c.nodes[observer].node.inside().Following; at == voter {
-		t.Errorf("observer %d still follows %d", observer, voter)
-	}
 }
 
 // TestObserverLeavesASilentVoter: a voter that loses its power says nothing more. An observer that follows it looks for

@@ -3,6 +3,7 @@ package consensus
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -54,40 +55,44 @@ func TestCommitIndexIsWrittenBeforeWhatFollowsIt(t *testing.T) {
 // TestEntriesAreWrittenWithTheCommitsBefore is the same for a whole node, whose moves of the commit index alone go by
 // no disk.
 func TestEntriesAreWrittenWithTheCommitsBefore(t *testing.T) {
-	c := newCluster(t, 1, nil)
-	for i := range 10 {
-		c.propose(1, fmt.Sprint("a", i))
-	}
-	disk := c.nodes[1].disk.PowerLoss(func(int) int { return 0 })
-	log, state, err := raftlog.Open(raftlog.Options{FS: disk, Dir: "/raft", Identity: c.identity(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	if last, commit := state.LastIndex(), state.Hard.GetCommit(); last < 10 || commit+1 < last {
-		t.Fatalf("%d entries, committed %d: each was proposed when the one before was committed", last, commit)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		for i := range 10 {
+			c.propose(1, fmt.Sprint("a", i))
+		}
+		disk := c.nodes[1].disk.PowerLoss(func(int) int { return 0 })
+		log, state, err := raftlog.Open(raftlog.Options{FS: disk, Dir: "/raft", Identity: c.identity(1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		if last, commit := state.LastIndex(), state.Hard.GetCommit(); last < 10 || commit+1 < last {
+			t.Fatalf("%d entries, committed %d: each was proposed when the one before was committed", last, commit)
+		}
+	})
 }
 
 // TestOldestVoterBeginsAgainUnderTheNewVoters: the first voter dies when two more have been let in, and these elect
 // one of them. When it is back it must not elect itself, as the only voter that it once was.
 func TestOldestVoterBeginsAgainUnderTheNewVoters(t *testing.T) {
-	for round := range 5 {
-		c := newCluster(t, 3, nil)
-		c.waitVoters(3)
-		for i := range round {
-			c.propose(1, fmt.Sprint("before", i))
+	synctest.Test(t, func(t *testing.T) {
+		for round := range 5 {
+			c := newCluster(t, 3, nil)
+			c.waitVoters(3)
+			for i := range round {
+				c.propose(1, fmt.Sprint("before", i))
+			}
+			c.crash(1, func(int) int { return 0 })
+			patient := ProposeOptions{Patient: true} // the election may take long on a slow machine
+			c.proposeWith(2, "without", patient)
+			c.start(1)
+			for i := range 5 {
+				c.proposeWith(ID(i%3+1), fmt.Sprint("after", i), patient)
+			}
+			c.converge()
+			c.close()
 		}
-		c.crash(1, func(int) int { return 0 })
-		patient := ProposeOptions{Patient: true} // the election may take long on a slow machine
-		c.proposeWith(2, "without", patient)
-		c.start(1)
-		for i := range 5 {
-			c.proposeWith(ID(i%3+1), fmt.Sprint("after", i), patient)
-		}
-		c.converge()
-		c.close()
-	}
+	})
 }
 
 // TestNewMemberSavesItsTerm: a log that begins after a base says nothing of terms; the first entries must not be

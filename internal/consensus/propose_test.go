@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
@@ -35,31 +36,33 @@ func TestResultAfterASnapshotSaysSo(t *testing.T) {
 // back. The node knows by then that it has no quorum. A patient proposal waits until the node hears of a leader;
 // without one it ends in its time.
 func TestPatientProposalWaitsForALeader(t *testing.T) {
-	c := newCluster(t, 3, func(c *cluster) {
-		c.tune.LeaderLost, c.tune.LeaderAwaited = 300*time.Millisecond, 20*time.Second
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(c *cluster) {
+			c.tune.LeaderLost, c.tune.LeaderAwaited = 300*time.Millisecond, 20*time.Second
+		})
+		cut := c.waitVoters(3)
+		n := c.runningNode(cut)
+		c.isolate(cut, true)
+		eventually(t, 20*time.Second, "the leader that is cut off knows it", func() bool { return n.Status().NoQuorum })
+		if _, err := n.Propose(context.Background(), []byte("x"), ProposeOptions{}); !errors.Is(err, ErrNoQuorum) {
+			t.Fatalf("a change without a leader: %v", err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.Propose(context.Background(), []byte("y"), ProposeOptions{Patient: true})
+			done <- err
+		}()
+		eventually(t, 10*time.Second, "it waits", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return len(n.proposals.waiting) > 0 || len(done) > 0
+		})
+		c.isolate(cut, false)
+		if err := <-done; err != nil {
+			t.Errorf("a patient change when the link is back: %v", err)
+		}
+		c.converge()
 	})
-	cut := c.waitVoters(3)
-	n := c.runningNode(cut)
-	c.isolate(cut, true)
-	eventually(t, 20*time.Second, "the leader that is cut off knows it", func() bool { return n.Status().NoQuorum })
-	if _, err := n.Propose(context.Background(), []byte("x"), ProposeOptions{}); !errors.Is(err, ErrNoQuorum) {
-		t.Fatalf("a change without a leader: %v", err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := n.Propose(context.Background(), []byte("y"), ProposeOptions{Patient: true})
-		done <- err
-	}()
-	eventually(t, 10*time.Second, "it waits", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return len(n.proposals.waiting) > 0 || len(done) > 0
-	})
-	c.isolate(cut, false)
-	if err := <-done; err != nil {
-		t.Errorf("a patient change when the link is back: %v", err)
-	}
-	c.converge()
 }
 
 // TestPatienceEnds: no leader comes, and a patient proposal ends with ErrNoQuorum in its time, neither at once nor

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog/simfs"
@@ -71,37 +72,41 @@ func (c *cluster) putBackWhileStopped(leader, put ID) {
 // A voter was put back to an older copy while all were stopped. No leader remembers what it has acknowledged, but the
 // other voters do.
 func TestVoterPutBackIsFoundAfterAllHaveRestarted(t *testing.T) {
-	c := newCluster(t, 3, nil)
-	leader := c.waitVoters(3)
-	put := c.others(leader)[0]
-	c.putBackWhileStopped(leader, put)
-	for id := range c.nodes {
-		c.start(id)
-	}
-	c.endsShort(put)
-	for _, id := range c.others(put) {
-		c.propose(id, fmt.Sprint("goes on at ", id))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		leader := c.waitVoters(3)
+		put := c.others(leader)[0]
+		c.putBackWhileStopped(leader, put)
+		for id := range c.nodes {
+			c.start(id)
+		}
+		c.endsShort(put)
+		for _, id := range c.others(put) {
+			c.propose(id, fmt.Sprint("goes on at ", id))
+		}
+	})
 }
 
 // The same while one of the sound voters is away. The other one and the voter that was put back elect nobody, and when
 // the third is there again, the two sound ones do.
 func TestVoterPutBackDoesNotElect(t *testing.T) {
-	c := newCluster(t, 3, nil)
-	leader := c.waitVoters(3)
-	put, other := c.others(leader)[0], c.others(leader)[1]
-	c.putBackWhileStopped(leader, put)
-	c.start(put)
-	c.start(other)
-	c.endsShort(put)
-	if got := c.nodes[other].node.Status(); got.Leader != 0 {
-		t.Fatalf("the two have a leader: %+v", got)
-	}
-	c.start(leader)
-	c.propose(other, "goes on")
-	if got := c.nodes[other].sm.state().Results; got["later0"] == 0 || got["later19"] == 0 {
-		t.Errorf("what was acknowledged is lost: %v", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		leader := c.waitVoters(3)
+		put, other := c.others(leader)[0], c.others(leader)[1]
+		c.putBackWhileStopped(leader, put)
+		c.start(put)
+		c.start(other)
+		c.endsShort(put)
+		if got := c.nodes[other].node.Status(); got.Leader != 0 {
+			t.Fatalf("the two have a leader: %+v", got)
+		}
+		c.start(leader)
+		c.propose(other, "goes on")
+		if got := c.nodes[other].sm.state().Results; got["later0"] == 0 || got["later19"] == 0 {
+			t.Errorf("what was acknowledged is lost: %v", got)
+		}
+	})
 }
 
 // settled is longer than what voters know of each other takes to get to the disks.
@@ -112,7 +117,9 @@ const settled = time.Second
 // is longer than its own, and after restarts. It says so, and so does the leader.
 func TestSoundVoterKeepsItsHistory(t *testing.T) {
 	for _, more := range []int{5, 60} {
-		t.Run(fmt.Sprint(more), func(t *testing.T) { soundVoterKeepsItsHistory(t, more) })
+		t.Run(fmt.Sprint(more), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { soundVoterKeepsItsHistory(t, more) })
+		})
 	}
 }
 
