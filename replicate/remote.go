@@ -30,6 +30,7 @@ type remoteReads struct {
 	cfg      Config
 	counters *counters
 	cache    *blockCache
+	shared   sharedFetches
 
 	mu     sync.Mutex
 	silent map[meta.NodeID]time.Time // holders that gave nothing when they were last asked
@@ -37,7 +38,7 @@ type remoteReads struct {
 
 func newRemoteReads(cfg Config, c *counters) *remoteReads {
 	return &remoteReads{cfg: cfg, counters: c, cache: newBlockCache(cfg.Tuning.CacheBytes),
-		silent: make(map[meta.NodeID]time.Time)}
+		shared: sharedFetches{running: make(map[fetchKey]*sharedFetch)}, silent: make(map[meta.NodeID]time.Time)}
 }
 
 // fetchSilent is for how long nothing of a question to a holder may move; 10 s.
@@ -216,12 +217,27 @@ func (r *remoteReads) call(ctx context.Context, node meta.NodeID, kind Kind, m f
 	return reply.Bytes, nil
 }
 
-// block gives block i, checked; it must not be changed.
+// block gives block i, checked; it must not be changed. Readers of a block that is on its way share the fetch.
 func (rr *remoteReader) block(ctx context.Context, i int64) ([]byte, error) {
 	key := cacheKey{rr.content.ID, i}
 	if b := rr.r.cache.get(key); b != nil {
 		return b, nil
 	}
+	return rr.r.shared.get(ctx, fetchKey{key, rr.exclude}, func(ctx context.Context) ([]byte, error) {
+		if b := rr.r.cache.get(key); b != nil { // another fetch ended just now
+			return b, nil
+		}
+		b, err := rr.fetch(ctx, i)
+		if err == nil {
+			rr.r.counters.remoteReads.Add(1)
+			rr.r.cache.put(key, b)
+		}
+		return b, err
+	})
+}
+
+// fetch asks the holders for block i.
+func (rr *remoteReader) fetch(ctx context.Context, i int64) ([]byte, error) {
 	want := min(content.BlockBytes, rr.content.Size-i*content.BlockBytes)
 	var block []byte
 	err := rr.fromHolders(ctx, func(ctx context.Context, node meta.NodeID) error {
@@ -238,8 +254,6 @@ func (rr *remoteReader) block(ctx context.Context, i int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("replicate: block %d of content %v: %w", i, rr.content.ID, err)
 	}
-	rr.r.counters.remoteReads.Add(1)
-	rr.r.cache.put(key, block)
 	return block, nil
 }
 

@@ -2,11 +2,14 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +141,72 @@ func TestContentChangedUnderARunningNode(t *testing.T) {
 		})
 	}
 	sameEverywhere(t, c, src, "file")
+}
+
+// A reader of a content that is damaged in each block has the machine to itself. Each block comes over the link once,
+// though the kernel reads ahead in many pieces of it, and the node mends it meanwhile.
+func TestDamagedBlocksComeOnce(t *testing.T) {
+	bytes := size[int64](16<<20, 64<<20)
+	c := start(t, cluster.Options{Nodes: 2, Rate: "100mbit"})
+	victim := c.Nodes[1]
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, bytes, 1)
+	run(t, "cp", src, c.Nodes[0].Path("file"))
+	c.AwaitNothingOwed(60 * time.Second)
+	victim.Stop()
+	for _, path := range filesUnder(t, filepath.Join(victim.Data, "content", "held"), ".data") {
+		flipBlocks(t, path)
+	}
+	victim.Start()
+	c.AwaitUp(c.Nodes...)
+	before, began := receivedBytes(t, victim), time.Now()
+	want, err := cluster.Digest(src)
+	got, err2 := cluster.Digest(victim.Path("file"))
+	if err != nil || err2 != nil || got != want {
+		t.Fatalf("read %s (%v, %v), want %s", got, err, err2, want)
+	}
+	came := receivedBytes(t, victim) - before
+	t.Logf("%d bytes, each block damaged: read in %v, %d bytes came", bytes, time.Since(began), came)
+	if came > bytes*5/4 {
+		t.Errorf("%d bytes came for a file of %d", came, bytes)
+	}
+}
+
+// receivedBytes is what came over the link of a node.
+func receivedBytes(t *testing.T, n *cluster.Node) int64 {
+	t.Helper()
+	for line := range strings.Lines(n.MustRun("cat", "/proc/net/dev")) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "eth0:" {
+			count, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return count
+		}
+	}
+	t.Fatal("no eth0")
+	return 0
+}
+
+// flipBlocks inverts a byte of each MiB of a file.
+func flipBlocks(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	for off := int64(1000); ; off += 1 << 20 {
+		if _, err := f.ReadAt(b[:], off); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{^b[0]}, off); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A large file that is damaged here can be read and written while it is open for writing, and every node gets the

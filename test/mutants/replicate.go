@@ -91,6 +91,8 @@ var ofReplicate = []mutant{
 	{"a report is forgotten before the log has taken it", "replicate/reports.go",
 		"if err != nil || res.Errno != 0 && res.Errno != syscall.EINVAL {", "if err != nil && res.Errno != syscall.EINVAL {",
 		inReplicate},
+	{"a reader that gives up ends the fetch of the others", "replicate/sharedfetch.go",
+		"last := f.readers == 0", "last := f.readers >= 0", inReplicate},
 	{"a member that restarted keeps its vote at the root", "replicate/session/view.go",
 		"if m.phase == MemberVoted {", "if m.phase == MemberVoted && m.node == 0 {", inSession},
 	{"an answer of an older epoch counts", "replicate/session/root.go",
