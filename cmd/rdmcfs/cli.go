@@ -35,6 +35,7 @@ type cli struct {
 	Versions versionsCmd `cmd:"" help:"List kept versions, removed files, and what was never published."`
 	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, bring a removed file back, or publish or drop what was never published."`
 	Policy   policyCmd   `cmd:"" help:"Show or set where the files of a directory live."`
+	Scrub    scrubCmd    `cmd:"" help:"Check what this node holds, and mend it from other nodes."`
 	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
 	Drain    drainCmd    `cmd:"" help:"Have the others fetch what depends on a node, before it is evicted."`
 	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`

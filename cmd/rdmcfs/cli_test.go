@@ -306,7 +306,7 @@ var exitCodes = []struct {
 	{exitcode.Timeout, "timeout"}, {exitcode.Unavailable, "unavailable"}, {exitcode.NotFound, "not-found"},
 	{exitcode.Denied, "denied"},
 	{exitcode.Exists, "exists"}, {exitcode.Busy, "busy"}, {exitcode.Full, "full"}, {exitcode.Differs, "differs"},
-	{exitcode.Problem, "problem"}, {exitcode.Needed, "needed"},
+	{exitcode.Problem, "problem"}, {exitcode.Needed, "needed"}, {exitcode.Damaged, "damaged"},
 }
 
 // docs/CLI.md is a promise: each command, and each exit code, is in it.

@@ -81,6 +81,20 @@ func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admi
 	}
 }
 
+// scrubFake finds nothing at whole, and two damaged contents elsewhere.
+func scrubFake(_ context.Context, req admin.ScrubRequest, tell func(admin.Progress)) (admin.ScrubResult, error) {
+	tell(admin.Progress{Bytes: 1 << 20, SizeBytes: 4 << 20, Mending: 2})
+	switch {
+	case req.Path == "link":
+		return admin.ScrubResult{}, admin.Errorf(admin.CodeInvalid, "/link is a symbolic link: name what it leads to")
+	case req.Path == "whole":
+		return admin.ScrubResult{Contents: 1, SizeBytes: req.BytesPerSec}, nil
+	}
+	return admin.ScrubResult{Contents: 5, SizeBytes: 4 << 20, Damaged: 2, Mended: 1, List: []admin.ScrubDamage{
+		{Path: "/d/f\x1b[2J", Version: 3, State: "retained", Reason: "no other node holds it"},
+		{Path: "/g", Version: 1, State: "current", Blocks: 2, Mended: true}}}, nil
+}
+
 // restoreRemoved knows the removed file d/f.
 func restoreRemoved(req admin.RestoreRequest) (admin.Version, error) {
 	switch {
@@ -153,7 +167,7 @@ func runFake(ctx context.Context, p runParams) error {
 		d.mount(ctx, m)
 	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		Restore: restoreSlowly, Versions: versionsOf, Policy: policySlowly, MountWait: d.wait,
+		Scrub: scrubFake, Restore: restoreSlowly, Versions: versionsOf, Policy: policySlowly, MountWait: d.wait,
 		Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil

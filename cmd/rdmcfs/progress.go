@@ -202,6 +202,9 @@ func (c *counter) show(p admin.Progress) {
 	}
 	c.last = p
 	text := fmt.Sprintf("%s: %s of %s", c.what, units.Bytes(p.Bytes), units.Bytes(p.SizeBytes))
+	if p.Mending > 0 {
+		text += fmt.Sprintf(", %s to be mended", countText(p.Mending, "content"))
+	}
 	if !c.tty {
 		terminal.Println(c.out, text)
 		return

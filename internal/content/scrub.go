@@ -31,7 +31,7 @@ const damageBlocksMax = 1 << 16
 // leaves and roots. It reads at most bytesPerSec (0: as fast as it can) and ends early with ctx.
 func (s *Store) Scrub(ctx context.Context, bytesPerSec int64) (ScrubReport, error) {
 	var report ScrubReport
-	pace := newPace(bytesPerSec)
+	pace := newPace(bytesPerSec, nil)
 	for _, id := range append(s.List(Committed), s.List(Undecided)...) {
 		n, damage, err := s.scrubOne(ctx, id, pace)
 		report.Bytes += n
@@ -48,7 +48,24 @@ func (s *Store) Scrub(ctx context.Context, bytesPerSec int64) (ScrubReport, erro
 
 // Check scrubs one content.
 func (s *Store) Check(ctx context.Context, id ID) (*Damage, error) {
-	_, damage, err := s.scrubOne(ctx, id, newPace(0))
+	return s.Scrubber(0, nil).Check(ctx, id)
+}
+
+// Scrubber checks contents at a bounded rate for all of them together.
+type Scrubber struct {
+	s    *Store
+	pace *pace
+}
+
+// Scrubber makes a scrubber that reads at most bytesPerSec (0: as fast as it can). read, which may be nil, hears of the
+// bytes that are about to be read.
+func (s *Store) Scrubber(bytesPerSec int64, read func(bytes int64)) *Scrubber {
+	return &Scrubber{s, newPace(bytesPerSec, read)}
+}
+
+// Check scrubs one content. One that is gone is not damaged.
+func (c *Scrubber) Check(ctx context.Context, id ID) (*Damage, error) {
+	_, damage, err := c.s.scrubOne(ctx, id, c.pace)
 	if err != nil {
 		return nil, fmt.Errorf("content: check %s: %w", id, err)
 	}
@@ -253,13 +270,19 @@ type pace struct {
 	bytesPerSec int64
 	start       time.Time
 	bytes       int64
+	tell        func(bytes int64) // nil: nobody wants to hear
 }
 
-func newPace(bytesPerSec int64) *pace { return &pace{bytesPerSec: bytesPerSec, start: time.Now()} }
+func newPace(bytesPerSec int64, tell func(bytes int64)) *pace {
+	return &pace{bytesPerSec: bytesPerSec, start: time.Now(), tell: tell}
+}
 
 // take waits until n more bytes may be read.
 func (p *pace) take(ctx context.Context, n int64) error {
 	p.bytes += n
+	if p.tell != nil {
+		p.tell(n)
+	}
 	if p.bytesPerSec <= 0 {
 		return ctx.Err()
 	}

@@ -32,6 +32,8 @@ const (
 	Problem = 12
 	// Needed is a node that is not evicted, or not drained, because files depend on it.
 	Needed = 13
+	// Damaged is a scrub that found damage which could not be mended.
+	Damaged = 14
 )
 
 // Codes lists all codes in order, in the words of docs/CLI.md.
@@ -50,4 +52,5 @@ var Codes = []struct{ Name, Meaning string }{
 	{"differs", "`demo`, `bench`: two nodes gave different bytes."},
 	{"problem", "`doctor`: something keeps rdmcfs from working here. `--fabric verbs`: no RDMA."},
 	{"needed", "`evict`, `drain`: files depend on the node."},
+	{"damaged", "`scrub`: damage stays."},
 }

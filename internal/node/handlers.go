@@ -26,12 +26,14 @@ func (n *node) handlers() admin.Handlers {
 		proposer: n.proposer, repl: n.repl}
 	wait := &waits{ctx: n.life.ctx, db: n.db, raft: &n.raft, nodes: nodes, holdings: where, lost: lost}
 	drain := &drains{db: n.db, members: n.members, anonymous: n.anonymous, strays: n.strays, paths: n.paths}
+	scrubs := &scrubber{self: n.id.Node, db: n.db, store: n.store, paths: n.paths, members: n.members, damage: n.damage,
+		repl: n.repl}
 	return admin.Handlers{
 		Status: status.status, Watch: watch.watch,
 		Mount: n.mounts.mount, Unmount: n.mounts.unmount,
 		MountWait: func(ctx context.Context, req admin.MountWaitRequest) error { return n.mounts.wait(ctx, req.Dir) },
 		Where:     where.where, Versions: kept.list, Restore: restore.restore, Policy: rules.showOrSet, Wait: wait.wait,
-		Token: n.authority.token, Evict: n.evictions.evict, Drain: drain.drain,
+		Token: n.authority.token, Evict: n.evictions.evict, Drain: drain.drain, Scrub: scrubs.scrub,
 		Stop: func(context.Context) error { n.life.cancel(); return nil },
 		Metrics: metricsHandler(&gauges{db: n.db, store: n.store, staging: n.staging, raft: &n.raft, repl: n.repl,
 			memory: n.memory, devices: n.devices, nodes: nodes}),

@@ -103,6 +103,12 @@ func (c *Client) Drain(ctx context.Context, req DrainRequest) (DrainState, error
 	return call[DrainRequest, DrainState](ctx, c, http.MethodPost, "/v1/drain", req)
 }
 
+// Scrub checks the contents that the node holds and waits until what is damaged is mended. It takes as long as that
+// takes; the end of ctx ends the check. each, which may be nil, hears of the progress about once a second.
+func (c *Client) Scrub(ctx context.Context, req ScrubRequest, each func(Progress)) (ScrubResult, error) {
+	return longCall[ScrubRequest, ScrubResult](ctx, c, "/v1/scrub", req, each)
+}
+
 // Stop begins the end of the daemon. StopAndWait also waits for it.
 func (c *Client) Stop(ctx context.Context) error {
 	_, err := call[Done, Done](ctx, c, http.MethodPost, "/v1/stop", Done{})

@@ -24,6 +24,8 @@ type Progress struct {
 	// Bytes is what the slowest receiver has of SizeBytes.
 	Bytes     int64 `json:"bytes"`
 	SizeBytes int64 `json:"size_bytes"`
+	// Mending is how many damaged contents a scrub waits for.
+	Mending int `json:"mending,omitempty"`
 }
 
 // longLine is one line of a long answer: progress, or nothing but a sign of life; the last has the answer or the error.

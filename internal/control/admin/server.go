@@ -47,6 +47,8 @@ type Handlers struct {
 	Token   func(context.Context, TokenRequest) (Token, error)
 	Evict   func(context.Context, EvictRequest) (EvictResult, error)
 	Drain   func(context.Context, DrainRequest) (DrainState, error)
+	// the function may be called from time to time
+	Scrub   func(context.Context, ScrubRequest, func(Progress)) (ScrubResult, error)
 	Stop    func(context.Context) error // begins the end of the daemon and returns
 	Metrics http.Handler                // GET /metrics, Prometheus text
 	Page    http.Handler                // GET /, a status page
@@ -154,6 +156,7 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))
 	mux.Handle("POST /v1/evict", query(h.Evict != nil, h.Evict))
 	mux.Handle("POST /v1/drain", query(h.Drain != nil, h.Drain))
+	mux.Handle("POST /v1/scrub", long(h.Scrub != nil, h.Scrub))
 	mux.Handle("POST /v1/stop", query(h.Stop != nil, func(ctx context.Context, _ Done) (Done, error) {
 		return Done{}, h.Stop(ctx)
 	}))

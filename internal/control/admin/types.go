@@ -261,6 +261,39 @@ type RestoreRequest struct {
 	Removed bool   `json:"removed,omitempty"` // of what was removed at Path: the last one, of Version if given
 }
 
+// ScrubRequest checks the contents that the node holds: all, or those of the file, or of the files below the directory,
+// at Path.
+type ScrubRequest struct {
+	Path        string `json:"path,omitempty"`
+	BytesPerSec int64  `json:"bytes_per_sec,omitempty"` // 0 = no bound
+}
+
+// ScrubResult is what a scrub found. Contents that no file needs any more are left out.
+type ScrubResult struct {
+	Contents  int   `json:"contents"`   // checked
+	SizeBytes int64 `json:"size_bytes"` // of them
+	Damaged   int   `json:"damaged"`    // of them
+	Mended    int   `json:"mended"`     // of the damaged
+	// List is the damaged ones, first those that still are, at most ScrubListMost.
+	List []ScrubDamage `json:"list,omitempty"`
+}
+
+// ScrubListMost is how many damaged contents a ScrubResult lists.
+const ScrubListMost = 1000
+
+// ScrubDamage is one content that a scrub found damaged.
+type ScrubDamage struct {
+	Path      string `json:"path"`
+	Version   uint64 `json:"version"`
+	Content   string `json:"content"`
+	State     string `json:"state"` // as in Version
+	SizeBytes int64  `json:"size_bytes"`
+	Blocks    int    `json:"blocks,omitempty"` // of 1 MiB that were damaged; 0: it was damaged as a whole
+	Damage    string `json:"damage"`
+	Mended    bool   `json:"mended"`
+	Reason    string `json:"reason,omitempty"` // why it is not mended
+}
+
 // Policy says where files under a directory live and what close waits for.
 type Policy struct {
 	Placement string            `json:"placement"` // all, copies, labels
