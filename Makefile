@@ -33,23 +33,24 @@ lint:
 ALONE = ^Test(Sim|ModelCheck)
 
 # With the race detector, at small sizes. Schedules have no concurrency. Many tests wait for connections and timers, hence three packages.
+# go vet is lint's.
 test-unit:
 	test/setup.sh test
-	$(GO) test -race -short -p 3 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
+	$(GO) test -vet=off -race -short -p 3 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
 
 # What has a larger size, or is left out above, and allocations, which the race detector adds to. No test of one size is run twice.
 test-whole:
 	test/setup.sh test
-	GO="$(GO)" test/whole.sh '$(ALONE)' -p 3 -timeout 20m
+	GO="$(GO)" test/whole.sh '$(ALONE)' -vet=off -p 3 -timeout 20m
 	$(GO) test -run 'TestNoAllocationPerMessage|TestConformance.*//Cost' ./rdma/mem ./rdma/tcp ./rdma/mixed ./rdma/ring
 
 # All tests of schedules, with all sizes that they promise: no race detector, since they have no concurrency.
 test-schedule:
-	$(GO) test -timeout 10m ./replicate/schedule -exhaustive
+	$(GO) test -vet=off -timeout 10m ./replicate/schedule -exhaustive
 
 # Whole daemons in virtual time, a process for each seed; the first time the standard library is built for it. SEEDS=n, FROM=s.
 test-detsim:
-	$(GO) test -timeout 60m ./internal/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
+	$(GO) test -vet=off -timeout 60m ./internal/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
 
 # What is run again as in a container, where the kernel may not pass reads and writes through.
 WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript|TestDatabases
@@ -57,8 +58,8 @@ WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|Tes
 # Three at a time of the tests that bound no time: they wait for processes, links and timers.
 test-integration: build
 	test/setup.sh test
-	$(GO) test -count=1 -timeout 40m -p 1 -parallel 3 ./test/integration/...
-	$(GO) test -count=1 -timeout 15m -p 1 -parallel 3 ./test/integration -no-passthrough -run '$(WITHOUT)'
+	$(GO) test -vet=off -count=1 -timeout 40m -p 1 -parallel 3 ./test/integration/...
+	$(GO) test -vet=off -count=1 -timeout 15m -p 1 -parallel 3 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
 # On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs, a cluster with
 # real mounts, and two machines of both kernels on a wire that is recorded. test-long has the first part on the other kernel.
