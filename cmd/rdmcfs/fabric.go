@@ -97,6 +97,27 @@ func (f rdmaFlags) words() []string {
 	return words
 }
 
+// given are the flags that were given with values that are neither the default nor those of the environment.
+func (f daemonFlags) given(env func(string) string) (flags []string) {
+	pprof := ""
+	if f.HTTPPprof {
+		pprof = "true"
+	}
+	for _, flag := range []struct{ name, value, standard string }{
+		{"fabric", f.Fabric, "auto"}, {"rdma-device", f.RDMADevice, ""}, {"rdma-gid", f.RDMAGID, ""},
+		{"registered-memory", cmp.Or(f.Registered, "0"), "0"}, {"http", f.HTTP, ""}, {"http-pprof", pprof, ""},
+	} {
+		said := env("RDMCFS_" + strings.ToUpper(strings.ReplaceAll(flag.name, "-", "_")))
+		if on, err := strconv.ParseBool(said); err == nil && flag.name == "http-pprof" {
+			said = strconv.FormatBool(on)
+		}
+		if flag.value != flag.standard && flag.value != said {
+			flags = append(flags, "--"+flag.name)
+		}
+	}
+	return flags
+}
+
 // http is what the flags ask for.
 func (f httpFlags) http() (node.HTTP, error) {
 	out := node.HTTP{Addr: f.HTTP, Pprof: f.HTTPPprof}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -44,12 +45,17 @@ func (f nodeFlags) nodeName() string {
 }
 
 // bindsHTTP is the address of --http if a daemon is started that will serve there: it is bound before anything is made.
+// Flags of a daemon that is not started are refused. Variables of the environment are not: they are for a later command.
 func (f nodeFlags) bindsHTTP() (string, error) {
 	http, err := f.http()
-	if f.NoStart {
-		http.Addr = ""
+	if err != nil || !f.NoStart {
+		return http.Addr, err
 	}
-	return http.Addr, err
+	if given := f.given(os.Getenv); len(given) > 0 {
+		return "", withCode(exitcode.Usage, "--no-start starts no daemon that %s could be for: give it to 'rdmcfs mount' or "+
+			"'rdmcfs daemon' when you start the node, or leave out --no-start", strings.Join(given, ", "))
+	}
+	return "", nil
 }
 
 // checkAdvertise refuses a host name that has no address, before a token is used for it. It takes askTimeout at most.
