@@ -45,7 +45,7 @@ func (f nodeFlags) nodeName() string {
 }
 
 // bindsHTTP is the address of --http if a daemon is started that will serve there: it is bound before anything is made.
-// Flags of a daemon that is not started are refused. Variables of the environment are not: they are for a later command.
+// Flags of a daemon that is not started are refused. Variables of the environment are not: a later command takes them.
 func (f nodeFlags) bindsHTTP() (string, error) {
 	http, err := f.http()
 	if err != nil || !f.NoStart {

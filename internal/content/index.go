@@ -272,6 +272,18 @@ func (ix *index) baseOf(id ID) ID {
 	return ID{}
 }
 
+// isOverDead reports whether a content is a delta over one that was deleted: nobody but the delta has that checked.
+func (ix *index) isOverDead(id ID) bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for e := ix.all[id]; e != nil && !e.base.IsZero(); {
+		if e = ix.all[e.base]; e != nil && e.dead {
+			return true
+		}
+	}
+	return false
+}
+
 // isChecked reports whether all of a content was checked since the store was opened, and no damage was met.
 func (ix *index) isChecked(id ID) bool {
 	ix.mu.Lock()

@@ -128,6 +128,28 @@ func TestFoldIntoAChangedFile(t *testing.T) {
 	}
 }
 
+// TestScrubOfADeletedBase: a scrub of a delta checks what it needs of a base that was deleted, and mends it there.
+func TestScrubOfADeletedBase(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir, Options{})
+	data := chain(t, s, 1)
+	if err := s.Delete(testID(1)); err != nil {
+		t.Fatal(err)
+	}
+	rotAt(t, dir, 2*BlockBytes+5)
+	damage, err := s.Check(t.Context(), testID(2))
+	if err != nil || damage == nil || len(damage.Blocks) != 1 || damage.Blocks[0] != 2 {
+		t.Fatalf("%+v, %v", damage, err)
+	}
+	if err := s.Mend(t.Context(), testID(2), 2, data[2*BlockBytes:]); err != nil {
+		t.Fatal(err)
+	}
+	if damage, err := s.Check(t.Context(), testID(2)); err != nil || damage != nil {
+		t.Fatalf("mended: %+v, %v", damage, err)
+	}
+	wantContent(t, s, testID(2), data)
+}
+
 // BenchmarkOpen is an open of a content with a data file, and its close.
 func BenchmarkOpen(b *testing.B) {
 	s := openStore(b, b.TempDir(), Options{})

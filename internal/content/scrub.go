@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,7 +85,7 @@ func (s *Store) scrubOne(ctx context.Context, id ID, pace *pace) (int64, *Damage
 	}
 	defer r.Close()
 	damage := &Damage{ID: id}
-	n, err := r.body.scrub(ctx, pace, damage)
+	n, err := r.body.scrub(ctx, pace, damage, s.index.isOverDead(id))
 	if err != nil {
 		return n, nil, err
 	}
@@ -96,8 +97,8 @@ func (s *Store) scrubOne(ctx context.Context, id ID, pace *pace) (int64, *Damage
 	return n, damage, nil
 }
 
-// scrub checks the own bytes of a body; its bases are checked as contents of their own.
-func (b *body) scrub(ctx context.Context, pace *pace, damage *Damage) (int64, error) {
+// scrub checks the own bytes of a body. Its bases are checked as contents of their own, or with it if whole is set.
+func (b *body) scrub(ctx context.Context, pace *pace, damage *Damage, whole bool) (int64, error) {
 	if b.streamFile != nil { // so that clean pages are read from the disk again
 		_ = unix.Fadvise(int(b.streamFile.Fd()), 0, 0, unix.FADV_DONTNEED)
 	}
@@ -115,7 +116,11 @@ func (b *body) scrub(ctx context.Context, pace *pace, damage *Damage) (int64, er
 		}
 	}
 	if b.base != nil {
-		if err := b.checkLeaves(ctx, pace, damage); err != nil {
+		blocks := b.layout.leaves.Blocks
+		if whole {
+			blocks = b.blocks
+		}
+		if err := b.checkLeaves(ctx, pace, damage, blocks); err != nil {
 			return total, err
 		}
 	}
@@ -223,11 +228,20 @@ func (b *body) checkBlock(i int64, sc *scratch) error {
 	return nil
 }
 
-// checkLeaves hashes the touched blocks of a delta over its base.
-func (b *body) checkLeaves(ctx context.Context, pace *pace, damage *Damage) error {
+// blocks are all blocks that are not zero by the shapes alone.
+func (b *body) blocks(yield func(uint64) bool) {
+	for i := range blockCount(b.head.size) {
+		if !b.zeroBlock(i) && !yield(uint64(i)) {
+			return
+		}
+	}
+}
+
+// checkLeaves hashes blocks of a delta over its base.
+func (b *body) checkLeaves(ctx context.Context, pace *pace, damage *Damage, blocks iter.Seq[uint64]) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
-	for block := range b.layout.leaves.Blocks {
+	for block := range blocks {
 		i := int64(block)
 		block := sc.block[:blockLen(b.head.size, i)]
 		if err := pace.take(ctx, int64(len(block))); err != nil {

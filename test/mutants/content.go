@@ -40,6 +40,8 @@ var ofContent = []mutant{
 		inContent},
 	{"a scrub leaves out what should be a hole", "internal/content/scrub.go",
 		"if err := b.checkHoles(damage); err != nil {", "if err := error(nil); err != nil {", inContent},
+	{"a scrub leaves out what a delta needs of a deleted base", "internal/content/scrub.go",
+		"if whole {", "if whole && b == nil {", inContent},
 	{"a file that was changed on the disk is not checked again", "internal/content/mark.go",
 		"changed = e != nil && e.checked && e.mark != now", "changed = e != nil && e.checked && e.mark.size != now.size",
 		inContent},
