@@ -45,29 +45,17 @@ type groupForm struct {
 }
 
 // chooseForm chooses how so many bytes are sent to the members, the root first, under a policy. It does not know the
-// pace of the links, and small messages are not for a group here. It chooses the hybrid only if all members have racks
+// pace of the links. Whether a small message goes by a group is chosen before (chooseWay). It chooses the hybrid only if all members have racks
 // and a label says how far uplinks are oversubscribed.
 func chooseForm(
 	names meta.Reader, members []meta.NodeID, stream int64, policy meta.PolicyID,
 ) (groupForm, schedule.Choice, error) {
-	under, err := names.Policy(policy)
+	facts, under, err := factsOf(names, members, stream, policy)
 	if err != nil {
 		return groupForm{}, schedule.Choice{}, err
 	}
-	racks, oversubscription := racksOf(names, members)
-	blockMax := groupBlockMax
-	if under.SendRate > 0 {
-		blockMax = schedule.DefaultBlockSize // files of all sizes share a group, and with it the cap
-	}
-	choice, err := schedule.Choose(schedule.Conditions{
-		Members: len(members), Size: uint64(stream), Racks: racks, Oversubscription: oversubscription,
-		BlockMax: blockMax, WindowBytes: windowBytes,
-	})
-	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm, SendRate: under.SendRate,
-		Priority: under.Priority}
-	if choice.Algorithm == schedule.Hybrid {
-		form.Racks = racks
-	}
+	choice, err := schedule.Choose(facts)
+	form := formOf(facts, choice, under)
 	if form.SendRate > 0 {
 		choice.Reasons = append(choice.Reasons, "The policy lets each node send "+units.Rate(float64(form.SendRate))+".")
 	}
@@ -75,6 +63,35 @@ func chooseForm(
 		choice.Reasons = append(choice.Reasons, "The policy gives it "+priorityText(form.Priority)+" priority.")
 	}
 	return form, choice, err
+}
+
+// factsOf is what chooseForm goes by.
+func factsOf(
+	names meta.Reader, members []meta.NodeID, stream int64, policy meta.PolicyID,
+) (schedule.Conditions, meta.Policy, error) {
+	under, err := names.Policy(policy)
+	if err != nil {
+		return schedule.Conditions{}, under, err
+	}
+	racks, oversubscription := racksOf(names, members)
+	blockMax := groupBlockMax
+	if under.SendRate > 0 {
+		blockMax = schedule.DefaultBlockSize // files of all sizes share a group, and with it the cap
+	}
+	return schedule.Conditions{
+		Members: len(members), Size: uint64(stream), Racks: racks, Oversubscription: oversubscription,
+		BlockMax: blockMax, WindowBytes: windowBytes,
+	}, under, nil
+}
+
+// formOf is the form of a group that is chosen.
+func formOf(facts schedule.Conditions, choice schedule.Choice, under meta.Policy) groupForm {
+	form := groupForm{BlockBytes: int64(choice.BlockSize), Algorithm: choice.Algorithm, SendRate: under.SendRate,
+		Priority: under.Priority}
+	if choice.Algorithm == schedule.Hybrid {
+		form.Racks = facts.Racks
+	}
+	return form
 }
 
 func priorityText(p meta.Priority) string {

@@ -13,8 +13,10 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/slow"
 )
 
-// large pushes the bytes by multicast, and stores this node's own copy from the same blocks.
-func (s *pushSession) large(ctx context.Context) error {
+// large pushes the bytes by multicast, and stores this node's own copy from the same blocks. A small content has a
+// group to go by; large lets that go.
+func (s *pushSession) large(ctx context.Context, kept *keptGroup) error {
+	defer func() { s.p.rootGroups.letGo(kept) }()
 	recv, continued, err := s.beginCopy()
 	if err != nil {
 		if errors.Is(err, content.ErrNoSpace) {
@@ -22,22 +24,25 @@ func (s *pushSession) large(ctx context.Context) error {
 		}
 		return err
 	}
-	if stream := recv.Layout().StreamBytes(); stream <= smallMax {
+	if stream := recv.Layout().StreamBytes(); stream <= smallMax && kept == nil {
 		shape, err := recv.Layout().Shape().AppendBinary(nil)
 		if err == nil && len(shape) <= maxPutShapeBytes {
-			s.status.stream(stream)
-			return s.shaped(ctx, recv, shape)
+			if kept = s.chooseWay(stream); kept == nil {
+				s.status.stream(stream)
+				return s.shaped(ctx, recv, shape)
+			}
 		}
 	}
 	local := newLocalCopy(s.p.cfg.Store, recv)
 	defer s.dropBefore()
-	staged, kept, done := s.stagedOrKept()
+	staged, before, done := s.stagedOrKept()
 	defer done()
 	run, err := s.newRun(local, staged)
 	if err != nil {
 		return errors.Join(err, local.close(true))
 	}
-	if continued || kept {
+	run.kept = kept
+	if continued || before {
 		run.follows = s.before
 	}
 	src := run.source.(*copySource)
@@ -66,6 +71,9 @@ func (s *pushSession) large(ctx context.Context) error {
 // beginCopy opens this node's copy in the best shape that its store takes. If an earlier session left a copy, it
 // continues that one: then all members get the bytes that were read there.
 func (s *pushSession) beginCopy() (recv *content.Receiving, continued bool, err error) {
+	if s.push.Size <= smallMax { // as by calls: no chain of deltas, no holes
+		return s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), content.Shape{Size: s.push.Size})
+	}
 	shape, delta := s.deltaShape()
 	if delta {
 		recv, continued, err = s.p.cfg.Store.BeginFrom(storeID(s.id), storeID(s.before), shape)
@@ -138,7 +146,7 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 	limits := s.p.cfg.Tuning.limits(groupBlock)
 	return &rootRun{
 		cfg: s.p.cfg, rootGroups: s.p.rootGroups, after: &s.p.wg, id: s.id, ino: s.push.Ino,
-		policy: s.targets.policy.ID, capped: form.SendRate > 0,
+		policy: s.targets.policy.ID, capped: form.SendRate > 0 || stream <= smallMax,
 		layout: local.layout, shape: shape, source: src, groupBlock: groupBlock, status: s.status,
 		limits: limits,
 		sess: session.NewRoot(session.RootConfig{

@@ -294,9 +294,12 @@ func (s *pushSession) gather(ctx context.Context) error {
 	case s.targets.rideInLog(size):
 		return s.inline()
 	case size <= smallMax:
+		if kept := s.chooseWay(size); kept != nil {
+			return s.large(ctx, kept)
+		}
 		return s.small(ctx)
 	}
-	return s.large(ctx)
+	return s.large(ctx, nil)
 }
 
 // inline puts the bytes into the entry: every node gets them with the log.

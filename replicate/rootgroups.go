@@ -37,10 +37,12 @@ type rootGroups struct {
 	mu     sync.Mutex
 	count  uint32 // of groups made, for their numbers
 	sets   map[string][]*rootGroup
-	scarce map[string]time.Time // sets that have a group and found no memory for another one: until when they try no more
+	scarce map[string]time.Time // sets for which a further group could not be made: until when they try no more
 	total  int
 	closed bool
-	wg     sync.WaitGroup // watchers, and ends of failed groups
+	ctx    context.Context // of groups that are made in the background; ends with close
+	stop   context.CancelFunc
+	wg     sync.WaitGroup // watchers, ends of failed groups, and groups that are made in the background
 	pace   atomic.Int64   // bytes a second that groups without a slow member reached last; 0 is unknown
 }
 
@@ -64,10 +66,18 @@ type rootGroup struct {
 }
 
 func newRootGroups(peers Peers, groups Groups, log *slog.Logger, now func() time.Time) *rootGroups {
-	return &rootGroups{
+	l := &rootGroups{
 		peers: peers, groups: groups, log: log, now: now, patience: memoryWait,
 		sets: make(map[string][]*rootGroup), scarce: make(map[string]time.Time),
 	}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l
+}
+
+// groupKey is what sessions must have in common to share groups.
+func groupKey(self meta.Lease, members []meta.NodeID, form groupForm) string {
+	return fmt.Sprintf("%s/%d/%d/%d/%d/%d", setKey(members), self.Incarnation, form.BlockBytes, form.Algorithm,
+		form.SendRate, form.Priority)
 }
 
 func setKey(members []meta.NodeID) string {
@@ -119,12 +129,7 @@ func (l *rootGroups) choose(
 	if l.closed {
 		return nil, false, ErrClosed
 	}
-	key := fmt.Sprintf("%s/%d/%d/%d/%d/%d", setKey(members), self.Incarnation, form.BlockBytes, form.Algorithm,
-		form.SendRate, form.Priority)
-	most := groupsPerSet
-	if form.SendRate > 0 {
-		most = 1 // the cap holds for all files of the policy together that go to these members
-	}
+	key := groupKey(self, members, form)
 	for _, c := range slices.Clone(l.sets[key]) {
 		if c.spoiled() {
 			l.dropLocked(c) // of an earlier incarnation of a member, perhaps
@@ -134,12 +139,21 @@ func (l *rootGroups) choose(
 			rg = c
 		}
 	}
-	if rg == nil || rg.busy > 0 && len(l.sets[key]) < most && l.total < rootGroupsMax && !l.scarceLocked(key) {
+	if rg == nil || rg.busy > 0 && l.roomLocked(key, form) {
 		rg, make = l.addLocked(key, self, members, form), true
 	}
 	rg.busy++
 	rg.bytes += bytes
 	return rg, make, nil
+}
+
+// roomLocked reports whether a set may have a further group.
+func (l *rootGroups) roomLocked(key string, form groupForm) bool {
+	most := groupsPerSet
+	if form.SendRate > 0 {
+		most = 1 // the cap holds for all files of the policy together that go to these members
+	}
+	return len(l.sets[key]) < most && l.total < rootGroupsMax && !l.scarceLocked(key)
 }
 
 func (l *rootGroups) addLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *rootGroup {
@@ -282,6 +296,7 @@ func (l *rootGroups) close() {
 	}
 	l.sets = map[string][]*rootGroup{}
 	l.mu.Unlock()
+	l.stop()
 	for _, rg := range all {
 		<-rg.made
 		if rg.group != nil {

@@ -39,7 +39,8 @@ type rootRun struct {
 	id         meta.ContentID
 	ino        meta.Ino
 	policy     meta.PolicyID
-	capped     bool // the policy has a SendRate: what is reached says nothing of the links
+	capped     bool       // the policy has a SendRate, or the content is small: what is reached says nothing of the links
+	kept       *keptGroup // the group for the first epoch, if all members take part in it; may be nil
 	layout     *content.Layout
 	shape      []byte
 	published  bool
@@ -302,10 +303,15 @@ func (r *rootRun) multicast(ctx context.Context, e *partRun, a session.Send) err
 	if err != nil {
 		return err
 	}
+	rg := r.kept.take(groupKey(self, members, form))
+	if rg != nil {
+		bytes, choice = r.kept.bytes, r.kept.choice
+	}
 	r.status.chose(choice)
-	rg, err := r.rootGroups.acquire(ctx, self, members, bytes, form)
-	if err != nil {
-		return err
+	if rg == nil {
+		if rg, err = r.rootGroups.acquire(ctx, self, members, bytes, form); err != nil {
+			return err
+		}
 	}
 	defer r.rootGroups.release(rg, bytes)
 	t, err := rg.group.Send(rdmc.Outgoing{

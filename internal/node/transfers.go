@@ -53,6 +53,9 @@ func shownChoice(c schedule.Choice) *admin.Choice {
 	if c.Algorithm == 0 {
 		return nil
 	}
+	if c.Calls {
+		return &admin.Choice{Algorithm: "calls", Reasons: c.Reasons}
+	}
 	return &admin.Choice{Algorithm: c.Algorithm.String(), BlockBytes: c.BlockSize, Window: c.Window, Reasons: c.Reasons}
 }
 

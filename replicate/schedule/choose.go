@@ -34,6 +34,10 @@ const (
 	// busyShare is the part of a processor's time that one end of a link spends on it, from which the processor
 	// bounds the link: a relay receives and sends.
 	busyShare = 0.4
+	// callExtra is what a session of a group costs beyond its bytes, as bytes on the root's link: it is announced and
+	// begun at each member, and its first block is relayed. Measured at 100 Mbit/s with 8 members
+	// (docs/decisions/050-small-by-group.md).
+	callExtra = 256 << 10
 )
 
 // Conditions are what a choice depends on.
@@ -44,6 +48,10 @@ type Conditions struct {
 	Size uint64
 	// SmallBytes bounds the messages that the group can send straight into posted receives; 0 if it cannot.
 	SmallBytes int
+	// CallBytes bounds the messages that can go to each member in a call of its own; 0 if none can.
+	CallBytes int
+	// Queued is how many bytes of other messages go first on the group.
+	Queued uint64
 	// LinkRate is how many bytes a second a link carries from one member to another; 0 if it is not known.
 	LinkRate float64
 	// LinkBusy is the part of a processor's time that the busier end of such a link spends at LinkRate; 0 if it is
@@ -64,7 +72,7 @@ type Conditions struct {
 	WindowBytes int
 
 	// Algorithm, BlockSize and Window are what the caller has chosen itself; 0 leaves it to Choose. If the caller has
-	// chosen an algorithm no message is small.
+	// chosen an algorithm no message is small, and none goes by calls.
 	Algorithm Algorithm
 	BlockSize int
 	Window    int
@@ -73,7 +81,10 @@ type Conditions struct {
 // Choice is how to send a message, and why.
 type Choice struct {
 	// Small says that the message should go straight to the members, not by a schedule.
-	Small     bool      `json:"small,omitempty"`
+	Small bool `json:"small,omitempty"`
+	// Calls says that the message should go to each member in a call of its own, without the group: there are no blocks
+	// and no window.
+	Calls     bool      `json:"calls,omitempty"`
 	Algorithm Algorithm `json:"algorithm"`
 	// BlockSize is in bytes.
 	BlockSize int `json:"block_bytes"`
@@ -88,14 +99,17 @@ type Choice struct {
 func Choose(c Conditions) (Choice, error) {
 	if c.Members < 1 || c.Members > MaxMembers || c.Racks != nil && len(c.Racks) != c.Members ||
 		!(c.Oversubscription >= 0) || !(c.LinkRate >= 0) || !(c.LinkBusy >= 0) || c.BlockSize < 0 || c.Window < 0 ||
-		c.BlockMax < 0 || c.WindowBytes < 0 {
+		c.BlockMax < 0 || c.WindowBytes < 0 || c.CallBytes < 0 {
 		return Choice{},
 			fmt.Errorf("%w: %d members, racks of %d, oversubscription %g, links of %g bytes a second that take %g of a "+
-				"processor, blocks of %d (%d at most) bytes, window of %d (%d bytes)",
+				"processor, blocks of %d (%d at most) bytes, window of %d (%d bytes), calls of %d bytes",
 				ErrInvalid, c.Members, len(c.Racks), c.Oversubscription, c.LinkRate, c.LinkBusy, c.BlockSize, c.BlockMax, c.Window,
-				c.WindowBytes)
+				c.WindowBytes, c.CallBytes)
 	}
 	var choice Choice
+	if choice.calls(c) {
+		return choice, nil
+	}
 	if err := choice.algorithm(c); err != nil {
 		return Choice{}, err
 	}
@@ -196,6 +210,24 @@ func WindowOf(bytes, blockSize int) int { return min(max(bytes/blockSize, window
 
 func (c *Choice) because(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))
+}
+
+// calls sends the message to each member in a call of its own if that is less on the root's link than the message, what
+// goes before it on the group, and what a session of the group costs.
+func (c *Choice) calls(of Conditions) bool {
+	if of.Algorithm != 0 || of.CallBytes <= 0 || of.Size > uint64(of.CallBytes) {
+		return false
+	}
+	copies := uint64(of.Members - 1)
+	if copies*of.Size > of.Queued+of.Size+callExtra {
+		c.because("not by calls: %d copies of %d bytes are more on the root's link than one, %d KiB before it, and the %d KiB "+
+			"that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
+		return false
+	}
+	c.Calls, c.Algorithm = true, Sequential
+	c.because("calls: %d copies of %d bytes are no more on the root's link than one, %d KiB before it, and the %d KiB "+
+		"that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
+	return true
 }
 
 // small sends the message as a small one if the group can and the message fits.

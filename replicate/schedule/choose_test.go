@@ -182,3 +182,46 @@ func TestChooseInvalid(t *testing.T) {
 		}
 	}
 }
+
+// TestChooseCalls: each member is called where the copies are no more on the root's link than one copy, what is queued
+// before it, and what a session of the group is worth.
+func TestChooseCalls(t *testing.T) {
+	for _, c := range []struct {
+		members int
+		size    uint64
+		bound   int
+		queued  uint64
+		calls   bool
+	}{
+		{1, 1 << 20, 1 << 20, 0, true}, {2, 1 << 20, 1 << 20, 0, true}, // nobody else, or no copy is saved
+		{3, 256 << 10, 1 << 20, 0, true}, {3, 256<<10 + 1, 1 << 20, 0, false},
+		{4, 128 << 10, 1 << 20, 0, true}, {4, 128<<10 + 1, 1 << 20, 0, false},
+		{8, 43 << 10, 1 << 20, 0, false}, {8, 42 << 10, 1 << 20, 0, true},
+		{8, 1 << 20, 1 << 20, 0, false}, {8, 1 << 20, 1 << 20, 6 << 20, true}, {8, 1 << 20, 1 << 20, 5 << 20, false},
+		{8, 1 << 20, 1 << 20, math.MaxInt64, true},
+		{2, 1<<20 + 1, 1 << 20, 0, false}, {3, 1, 0, 0, false}, // not for calls
+		{MaxMembers, 1, 1, 0, true},
+	} {
+		got, err := Choose(Conditions{Members: c.members, Size: c.size, CallBytes: c.bound, Queued: c.queued})
+		if err != nil || got.Calls != c.calls {
+			t.Errorf("%+v: %+v, %v", c, got, err)
+		}
+		switch first := got.Reasons[0]; {
+		case c.calls && (len(got.Reasons) != 1 || !strings.HasPrefix(first, "calls: ") || got.BlockSize != 0):
+			t.Errorf("%+v: %+v", c, got)
+		case !c.calls && c.size <= uint64(c.bound) && !strings.HasPrefix(first, "not by calls: "):
+			t.Errorf("%+v: %+v", c, got)
+		case !c.calls && (got.BlockSize == 0 || got.Window == 0 || got.Algorithm != BinomialPipeline):
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+	got, err := Choose(Conditions{Members: 2, Size: 1, CallBytes: 9, Algorithm: Chain})
+	if err != nil || got.Calls || got.Algorithm != Chain {
+		t.Errorf("an algorithm was asked for: %+v, %v", got, err)
+	}
+	for _, c := range []Conditions{{Members: 3, CallBytes: -1}, {CallBytes: 1}} {
+		if _, err := Choose(c); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
