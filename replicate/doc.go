@@ -37,8 +37,9 @@
 //
 // A push is a session: its content id is {writer, incarnation, number}. How the bytes travel depends on their number.
 // An empty file has none to move. Up to [meta.MaxInline] bytes may travel in the log entry. Up to 1 MiB go to each
-// member in one call, whose answer is the vote. More are announced and then multicast, in groups that are kept for each
-// set of members. Of a version made from a base that the members hold, only the pages that differ travel.
+// member in one call, whose answer is the vote, unless a group of these members is there already and takes less of the
+// writer's link. More are announced and then multicast, in groups that are kept for each set of members. Of a version
+// made from a base that the members hold, only the pages that differ travel.
 //
 // Package [session] decides, by pure state machines, what root and members do in a session. rootRun and memberRun are
 // their shells: they own the goroutines, the transfers and the bytes.

@@ -97,7 +97,7 @@ func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.Nod
 	})
 }
 
-// chooseWay returns the group by which a stream of up to smallMax bytes goes to the other members, and nil if it goes by
+// chooseWay returns the group by which a stream of up to smallMax bytes goes to the other members; nil if it goes by
 // calls. The caller lets the group go.
 func (s *pushSession) chooseWay(stream int64) *keptGroup {
 	if len(s.targets.others) == 0 || s.localFirst() {

@@ -51,6 +51,12 @@ func TestShownChoice(t *testing.T) {
 		`{"algorithm":"binomial-pipeline","block_bytes":262144,"window":32,"reasons":["binomial-pipeline as a hypercube`) {
 		t.Errorf("%s, %v", text, err)
 	}
+	if chosen, err = schedule.Choose(schedule.Conditions{Members: 2, Size: 9, CallBytes: 9}); err != nil {
+		t.Fatal(err)
+	}
+	if c := shownChoice(chosen); c.Algorithm != "calls" || c.BlockBytes != 0 || len(c.Reasons) != 1 {
+		t.Errorf("calls: %+v", c)
+	}
 }
 
 // A leader names a node that is up and has never reported to it: nobody else would know of it.

@@ -220,8 +220,8 @@ func (c *Choice) calls(of Conditions) bool {
 	}
 	copies := uint64(of.Members - 1)
 	if copies*of.Size > of.Queued+of.Size+callExtra {
-		c.because("not by calls: %d copies of %d bytes are more on the root's link than one, %d KiB before it, and the %d KiB "+
-			"that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
+		c.because("not by calls: %d copies of %d bytes are more on the root's link than one, %d KiB before it, and the "+
+			"%d KiB that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
 		return false
 	}
 	c.Calls, c.Algorithm = true, Sequential
