@@ -45,8 +45,8 @@ type groupForm struct {
 }
 
 // chooseForm chooses how so many bytes are sent to the members, the root first, under a policy. It does not know the
-// pace of the links. Whether a small message goes by a group is chosen before (chooseWay). It chooses the hybrid only if all members have racks
-// and a label says how far uplinks are oversubscribed.
+// pace of the links. Whether a small message goes by a group is chosen before (chooseWay). It chooses the hybrid only
+// if all members have racks and a label says how far uplinks are oversubscribed.
 func chooseForm(
 	names meta.Reader, members []meta.NodeID, stream int64, policy meta.PolicyID,
 ) (groupForm, schedule.Choice, error) {
