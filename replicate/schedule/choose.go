@@ -35,7 +35,7 @@ const (
 	// bounds the link: a relay receives and sends.
 	busyShare = 0.4
 	// callExtra is what a session of a group costs beyond its bytes, as bytes on the root's link: it is announced and
-	// begun at each member, and its first block is relayed. Measured at 100 Mbit/s with 8 members
+	// begun at each member, and its first block is relayed. At 100 Mbit/s this is 21 ms
 	// (docs/decisions/050-small-by-group.md).
 	callExtra = 256 << 10
 )
