@@ -344,7 +344,7 @@ func (at *attributes) setTimes(l *live, t newTimes) error {
 	if t.atime == nil && t.mtime == nil {
 		return nil
 	}
-	return l.stage.SetTimes(t.atime, t.mtime)
+	return l.retime(t.atime, t.mtime)
 }
 
 // proposePatch changes attributes by the log. Attributes of a file without a name change only here.

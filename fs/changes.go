@@ -66,11 +66,12 @@ func (l *live) unchanged(st StageStat) bool {
 		return false
 	case mediated:
 		return true // each write came by here and was counted
-	case l.mayMap || p.ctime != st.Ctime:
-		return false
 	}
-	return l.fineTimes || p.at-p.ctime > int64(timesTick)
+	return !l.mayMap && p.ctime == st.Ctime && l.tells(p)
 }
+
+// tells reports whether a change since a sample would show in ctime.
+func (l *live) tells(p state) bool { return l.fineTimes || p.at-p.ctime > int64(timesTick) }
 
 // isPublished reports whether a live file certainly holds what is in the log, attributes too.
 func (l *live) isPublished(st StageStat) bool { return l.unchanged(st) && !l.pendingAttr() }

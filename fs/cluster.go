@@ -28,6 +28,9 @@ type Cluster interface {
 	// Confirm returns nil if a quorum says, after the call began, that an incarnation of this node is up, and ErrFenced
 	// if it is not. The applied state then has all that was acknowledged anywhere before the call.
 	Confirm(ctx context.Context, l meta.Lease) error
+	// TakesChanges returns nil if a quorum answers after the call began and this node may change something. It waits
+	// for a leader like ProposePatient.
+	TakesChanges(ctx context.Context) error
 	// Show waits until each live node shows what is in the log up to index: the barrier of G3, bounded as there. It
 	// returns the nodes that a leader has named as behind. An error means that this can't be known: no leader answers.
 	// A patient caller waits for a leader like ProposePatient.

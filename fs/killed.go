@@ -3,7 +3,7 @@ package fs
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -65,16 +65,28 @@ func readProc(tid uint32, name string, limit time.Duration) ([]byte, error) {
 	return a.raw, a.err
 }
 
-// wasKilled reports whether a task is on its way out because of a signal. exit_code distinguishes a process that was
-// killed from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task that cannot be
-// looked at is in execve and alive.
-func wasKilled(tid uint32) bool {
+// wasKilled reports whether a task is on its way out because of a signal.
+func wasKilled(tid uint32) bool { return killedBy(tid) != 0 }
+
+// killedBy is the signal because of which a task is on its way out, 0 if there is none. exit_code distinguishes a
+// process that was killed from one whose threads end since it returned from main; PF_SIGNALED is set for both. A task
+// that cannot be looked at is in execve and alive.
+func killedBy(tid uint32) unix.Signal {
 	raw, err := readProc(tid, "stat", procWait)
 	if err != nil {
-		return false
+		return 0
 	}
 	flags, code, ok := parseStat(raw)
-	return ok && flags&pfExiting != 0 && code&0x7f != 0
+	if !ok || flags&pfExiting == 0 {
+		return 0
+	}
+	return unix.Signal(code & 0x7f)
+}
+
+// isInExec reports whether a task can't be looked at because it is in execve.
+func isInExec(tid uint32) bool {
+	_, err := readProc(tid, "stat", descriptorWait/2)
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // readSmall reads the beginning of a file, enough for what is looked for in /proc, with as few calls as possible: it is
@@ -94,21 +106,27 @@ func readSmall(path string) ([]byte, error) {
 
 // parseStat finds the flags and the exit code in the text of /proc/PID/stat.
 func parseStat(raw []byte) (flags, exitCode uint64, ok bool) {
-	const flagsField, exitCodeField = 9, 52 // counted from 1, as proc(5) does
-	end := bytes.LastIndexByte(raw, ')')    // the command in front may hold anything
-	if end < 0 {
+	const flagsField, exitCodeField = 9, 52
+	flags, ok = statField(raw, flagsField)
+	if !ok {
 		return 0, 0, false
+	}
+	exitCode, ok = statField(raw, exitCodeField)
+	return flags, exitCode, ok
+}
+
+// statField is a number in the text of /proc/PID/stat. Fields are counted from 1, as proc(5) does.
+func statField(raw []byte, field int) (uint64, bool) {
+	end := bytes.LastIndexByte(raw, ')') // the command in front may hold anything
+	if end < 0 {
+		return 0, false
 	}
 	fields := bytes.Fields(raw[end+1:])
-	if len(fields) < exitCodeField-2 {
-		return 0, 0, false
+	if len(fields) < field-2 {
+		return 0, false
 	}
-	flags, err := strconv.ParseUint(string(fields[flagsField-3]), 10, 64)
-	if err != nil {
-		return 0, 0, false
-	}
-	exitCode, err = strconv.ParseUint(string(fields[exitCodeField-3]), 10, 64)
-	return flags, exitCode, err == nil
+	n, err := strconv.ParseUint(string(fields[field-3]), 10, 64)
+	return n, err == nil
 }
 
 // killPending reports whether SIGKILL waits for a task, or the task is no longer there.
@@ -133,76 +151,6 @@ func signalIn(status []byte, line string) bool {
 	mask, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 16, 64)
 	const sigkill = 9
 	return err == nil && mask&(1<<(sigkill-1)) != 0
-}
-
-// otherProcess reports whether the thread that closes a file is of another process than the one that opened it. False
-// may also mean that this is not known.
-func otherProcess(closer, opener uint32) bool {
-	if closer == opener || closer == 0 || opener == 0 {
-		return false
-	}
-	of := processOf(closer)
-	if of == "" {
-		return false
-	}
-	by := processOf(opener)
-	return by != "" && of != by
-}
-
-// processOf is the number of a thread's process, as /proc has it; empty if it is not known in time.
-func processOf(tid uint32) string {
-	raw, err := readProc(tid, "status", descriptorWait)
-	if err != nil {
-		return ""
-	}
-	_, rest, _ := bytes.Cut(raw, []byte("\nTgid:"))
-	word, _, _ := bytes.Cut(rest, []byte("\n"))
-	return string(bytes.TrimSpace(word))
-}
-
-// holdsWriter reports whether a task has a descriptor that may write of an inode of that number on a device. It reads
-// this from /proc and does not touch the descriptor. False may also mean that there was no answer in time.
-func holdsWriter(tid uint32, device string, ino uint64) bool {
-	held, _ := inTime(descriptorWait, func() bool { return findWriter(tid, device, ino) })
-	return held
-}
-
-func findWriter(tid uint32, device string, ino uint64) bool {
-	const descriptorsMax = 4096
-	task := "/proc/" + strconv.FormatUint(uint64(tid), 10)
-	dir, err := os.Open(task + "/fdinfo")
-	if err != nil {
-		return false
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(descriptorsMax)
-	for _, name := range names {
-		raw, err := os.ReadFile(dir.Name() + "/" + name)
-		if err == nil && isWriter(raw, ino) && isOn(task+"/fd/"+name, device) {
-			return true
-		}
-	}
-	return false
-}
-
-// isWriter reports whether the text of /proc/PID/fdinfo/N belongs to a descriptor that may write an inode of that
-// number.
-func isWriter(raw []byte, ino uint64) bool {
-	if !bytes.Contains(raw, fmt.Appendf(nil, "\nino:\t%d\n", ino)) {
-		return false
-	}
-	_, rest, _ := bytes.Cut(raw, []byte("\nflags:"))
-	word, _, _ := bytes.Cut(rest, []byte("\n"))
-	flags, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 8, 64)
-	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
-}
-
-// isOn reports whether a file is on a device, by what the kernel has cached: no file system is asked, and never ours.
-// If the device is not known it returns true.
-func isOn(path, device string) bool {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, 0, &st)
-	return err == nil && (device == "" || device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor))
 }
 
 // callContext returns a context that ends when the caller of an operation is being killed, or the file system is

@@ -16,6 +16,7 @@ type live struct {
 	fineTimes bool          // see unchanged
 	ready     chan struct{} // closed when stage or err is set
 	err       syscall.Errno
+	bootAt    int64 // when it began: see bootAt
 	stage     Staged
 	base      replicate.ContentReader // what stage was made from, pinned; nil when it began empty
 
@@ -45,6 +46,7 @@ type live struct {
 	kept      string    // why the bytes have to be kept when the last handle goes; "" = they need not
 	rounds    rounds
 	deferred  bool // a FLUSH of a file that is not finished was answered without a publish
+	parts     parts
 	unknown   bool // the last publish may still have happened
 	guard     lockGuard
 	tmp       *tmpfile   // an O_TMPFILE without a name

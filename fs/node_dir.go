@@ -266,6 +266,8 @@ func (f *fileSystem) remove(
 }
 
 // Rename answers FUSE_RENAME and FUSE_RENAME2. A staged file is published first, so that no name is ever without bytes.
+// If others are still writing it, and the process has no part in that, then only the name changes: the log answers
+// EBUSY if the file has no version and something else would have to make room for it. Link does the same.
 func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	from, no := f.directory(in.NodeId)
 	if no != 0 {
@@ -305,6 +307,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	res, err := f.names.propose(ctx, op)
 	no = f.names.outcome("rename "+oldName, from, res, err)
 	if no == 0 {
+		f.siblings.renamed(res.Inode)
 		f.reserved.markRemoved(res.Removed)
 		f.names.showNames(ctx)
 	}

@@ -44,6 +44,10 @@ func (f *fileSystem) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.Ope
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
 		f.attrs.killPrivOf(ctx, n)
 	}
+	h.maps = mayMap(in.Flags)
+	if h.writer && in.Flags&syscall.O_TRUNC == 0 {
+		h.opened, _, _ = h.live.sampled() // if it fails, it is not known
+	}
 	f.files.opened(h, in.Pid, out)
 	return fuse.OK
 }
@@ -79,6 +83,7 @@ func (f *fileSystem) Create(cancel <-chan struct{}, in *fuse.CreateIn, name stri
 		return fuse.Status(no)
 	}
 	h.live.begin(attr, mayMap(in.Flags))
+	h.maps = mayMap(in.Flags)
 	f.fillEntry(h.node, &out.EntryOut)
 	f.files.opened(h, in.Pid, &out.OpenOut)
 	return fuse.OK
@@ -94,6 +99,7 @@ func (f *fileSystem) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status
 	if h.live != nil && h.writer {
 		status = f.publisher.flush(cancel, in.Pid, h.live, f.closing(h, in))
 		f.files.noteClosing(h)
+		h.live.mapsBy(h, in.Pid, false)
 	}
 	f.siblings.locks.closedDescriptor(f.life.ctx, h.node, filelock.Owner{Space: f.space, ID: in.LockOwner}, in.Fh)
 	f.files.unlocked(h.node)
@@ -117,7 +123,7 @@ func (f *fileSystem) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status
 	if h == nil || h.staged() == nil {
 		return fuse.OK
 	}
-	return fuse.Status(f.publisher.flush(cancel, in.Pid, h.staged(), nil))
+	return fuse.Status(f.publisher.fsync(cancel, in.Pid, h))
 }
 
 // Release answers FUSE_RELEASE.

@@ -18,6 +18,7 @@ type node struct {
 	lookups  uint64        // references of the kernel
 	pins     int           // open handles, opens and operations under way
 	detached bool          // no longer what its inode number is looked up as
+	numbered bool          // it got another inode number, which programs may not see yet
 	removed  bool          // the last name was removed through this mount
 	gone     bool          // the last name was removed by anybody
 
@@ -221,6 +222,7 @@ func (t *nodeTable) renumber(n *node, rec meta.Inode) {
 		t.detachLocked(other) // a lookup was faster
 	}
 	n.inoNow.Store(uint64(rec.Ino))
+	n.numbered = true
 	n.last = rec
 	n.gone = false
 	t.current[rec.Ino] = n

@@ -98,7 +98,7 @@ func (o *openFiles) joinOrBegin(n *node) (l *live, mine bool, no syscall.Errno) 
 	}
 	l = &live{
 		node: n, fineTimes: o.fineTimes, ready: make(chan struct{}), settled: make(chan struct{}), users: newUsers(),
-		backing: new(backing),
+		backing: new(backing), bootAt: bootAt(),
 	}
 	n.live = l
 	n.pins++
@@ -150,8 +150,8 @@ func (o *openFiles) holdLive(n *node) *live {
 	return l
 }
 
-// publishStaged publishes a live file that holds unpublished bytes, if there is one. Its caller has a directory's lock
-// and changes a name next: that is shown then.
+// publishStaged publishes a live file that holds unpublished bytes, if there is one, unless others are writing the file
+// and the process has no part in that. Its caller has a directory's lock and changes a name next: that is shown then.
 func (o *openFiles) publishStaged(ctx context.Context, cancel <-chan struct{}, pid uint32, ino meta.Ino) syscall.Errno {
 	n := o.nodes.known(ino)
 	if n == nil {
@@ -162,7 +162,8 @@ func (o *openFiles) publishStaged(ctx context.Context, cancel <-chan struct{}, p
 		return 0
 	}
 	defer o.unhold(l)
-	if st, err := l.stage.Stat(); err == nil && l.isPublished(st) {
+	st, err := l.stage.Stat()
+	if err == nil && (l.isPublished(st) || o.publisher.isStranger(pid, l, nil, st)) {
 		return 0
 	}
 	return o.publisher.publishFor(cancel, pid, l)
@@ -192,6 +193,9 @@ func (o *openFiles) writable(fh uint64) *live {
 // opened tells the kernel how a new handle is read, written and closed.
 func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 	h.opener = tid
+	if h.writer {
+		h.live.mapsBy(h, tid, true)
+	}
 	if h.followed != nil {
 		out.OpenFlags |= o.follow.openFlags
 	} else if h.live != nil {

@@ -46,7 +46,7 @@ func TestIsWriter(t *testing.T) {
 	for flags, want := range map[string]bool{"0100000": false, "0100001": true, "02102001": true, "0100002": true,
 		"010000000": false, "x": false} {
 		raw := []byte("pos:\t0\nflags:\t" + flags + "\nmnt_id:\t30\nino:\t71\n")
-		if isWriter(raw, 71) != want || isWriter(raw, 1) || isWriter(raw, 7) {
+		if isWriter(raw) != want || !isInode(raw, 71) || isInode(raw, 1) || isInode(raw, 7) {
 			t.Errorf("flags %s: %v, want %v", flags, !want, want)
 		}
 	}

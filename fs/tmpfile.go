@@ -81,6 +81,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	}
 	attr.Mask, attr.Mode, attr.UID, attr.GID = meta.AttrMode|meta.AttrUID|meta.AttrGID, rec.Mode, rec.UID, rec.GID
 	l := h.live
+	h.maps = mayMap(in.Flags)
 	l.mu.Lock()
 	l.tmp = &tmpfile{}
 	l.mayMap = mayMap(in.Flags)

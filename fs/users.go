@@ -57,12 +57,16 @@ func (u *users) noteClosing(h *handle) {
 	}
 }
 
-// others counts the writers besides a handle. releasing says that they have all closed and are about to be released.
+// others counts the writers besides a handle, which is nil or a writer. releasing says that they have all closed and
+// are about to be released.
 func (u *users) others(h *handle) (n int, releasing bool) {
-	n = u.writers - 1
+	n = u.writers
 	closing := u.closing
-	if h.flushed {
-		closing--
+	if h != nil {
+		n--
+		if h.flushed {
+			closing--
+		}
 	}
 	return n, n > 0 && closing == n && !u.dups
 }

@@ -248,6 +248,19 @@ func (n *Node) Confirm(_ context.Context, l meta.Lease) error {
 	return nil
 }
 
+// TakesChanges implements fs.Cluster.
+func (n *Node) TakesChanges(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.cutOff.Load():
+		return errNoLeader
+	case n.readOnly:
+		return fs.ErrReadOnly
+	}
+	return nil
+}
+
 // Propose applies an operation at once, or when Slow lets it. Like the log, it then applies the operation even if the
 // caller has not waited.
 func (n *Node) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {

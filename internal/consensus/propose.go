@@ -224,9 +224,18 @@ func (ps *proposals) quorumLostLocked(now time.Time) bool {
 // ReadBarrier returns when this node has applied all that was acknowledged anywhere before the call. The leader has
 // seen this node at or after the begin of the call, then ([Progress].LastSeen).
 func (n *Node) ReadBarrier(ctx context.Context) (index uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, n.tune.ProposeTimeout)
+	return n.AwaitBarrier(ctx, ProposeOptions{})
+}
+
+// AwaitBarrier is ReadBarrier for a caller that may be patient: then it waits for a leader as a proposal does.
+func (n *Node) AwaitBarrier(ctx context.Context, opts ProposeOptions) (index uint64, err error) {
+	limit := n.tune.ProposeTimeout
+	if opts.Patient {
+		limit = n.tune.LeaderAwaited
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	body, err := n.askLeader(ctx, callReadIndex, nil, false)
+	body, err := n.askLeader(ctx, callReadIndex, nil, opts.Patient)
 	if err != nil {
 		return 0, fmt.Errorf("consensus: read barrier: %w", err)
 	}

@@ -60,6 +60,21 @@ func (c *cluster) Confirm(ctx context.Context, l meta.Lease) error {
 	return nil
 }
 
+// TakesChanges implements fs.Cluster.
+func (c *cluster) TakesChanges(ctx context.Context) error {
+	raft, err := c.raft.get()
+	if err != nil {
+		return err
+	}
+	if _, err := raft.AwaitBarrier(ctx, consensus.ProposeOptions{Patient: true}); err != nil {
+		return readOnly(err)
+	}
+	if why := c.changesRefused(raft.Status()); why != "" {
+		return fmt.Errorf("%w: %s", fs.ErrReadOnly, why)
+	}
+	return nil
+}
+
 // Propose implements fs.Cluster.
 func (c *cluster) Propose(ctx context.Context, op meta.Op) (meta.Result, error) {
 	return c.propose(ctx, op, consensus.ProposeOptions{Announce: showsNext(op)})
