@@ -19,9 +19,9 @@ type handle struct {
 	opener   uint32        // the thread that opened it; constant
 	flushed  bool          // a descriptor of it was closed, perhaps the last; protected by nodeTable.mu
 	maps     bool          // it allows a writable shared mapping; constant from the open on
-	since    time.Duration // the boot until it was opened; constant from the open on
+	since    time.Duration // the boot, when it was opened; constant from the open on
 	opened   state         // the staged file at the open, if the open itself changed nothing; constant from the open on
-	killed   state         // the staged file when a command of the opener was killed that had written; protected by live.mu
+	killed   state         // the staged file when a command of the opener that had written was killed; under live.mu
 
 	drops atomic.Bool // its open did not allow the kernel to keep the page cache, and nothing was read of it yet
 

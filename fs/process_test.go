@@ -301,6 +301,9 @@ func runChild(mode, path string) int {
 	if mode == "view" {
 		return runViewer()
 	}
+	if mode == "part" {
+		return runPartner()
+	}
 	if mode == "descriptors" {
 		return runManyDescriptors(path)
 	}

@@ -269,24 +269,23 @@ func (n *Node) readIndex(ctx context.Context) (uint64, error) {
 	case a := <-answer:
 		return a.index, a.err
 	case <-retry.C:
-		n.forgetRead(answer)
+		n.box.event(func() { n.loop.forgetRead(answer) })
 		return 0, ErrNotLeader // asked again by the caller
 	case <-ctx.Done():
-		n.forgetRead(answer)
+		n.box.event(func() { n.loop.forgetRead(answer) })
 		return 0, ctx.Err()
 	case <-n.ctx.Done():
 		return 0, n.stopped()
 	}
 }
 
-func (n *Node) forgetRead(answer chan readAnswer) {
-	n.box.event(func() {
-		for k, c := range n.loop.reads {
-			if c == answer {
-				delete(n.loop.reads, k)
-			}
+// forgetRead drops a request that nobody waits for.
+func (l *raftLoop) forgetRead(answer chan readAnswer) {
+	for k, c := range l.reads {
+		if c == answer {
+			delete(l.reads, k)
 		}
-	})
+	}
 }
 
 // WaitApplied waits until this node has applied index.

@@ -59,6 +59,89 @@ func TestUnfinishedOverwrite(t *testing.T) {
 	}
 }
 
+// G2: a script whose node is cut off while it runs does not end with 0, although its commands leave what they write to
+// their shell. What they wrote is shown by nobody.
+func TestRedirectedCommandThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	w, r := c.Nodes[0], c.Nodes[1]
+	must(t, os.WriteFile(w.Path("f"), []byte("the old version"), 0o644))
+	cmd := exec.Command("sh", "-euc", "(/bin/echo a; read -r line; /bin/echo b; true) > f")
+	cmd.Dir = w.Mount
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+	c.Await(60*time.Second, "the first command has written", func() (bool, string) {
+		st, err := os.Stat(w.Path("f"))
+		return err == nil && st.Size() == 2, "not yet"
+	})
+	c.Net().Cut(w.Index, true)
+	_, err = io.WriteString(in, "go on\n")
+	must(t, err)
+	watch := startWatch()
+	if err := cmd.Wait(); err == nil {
+		t.Error("a script that is cut off ends with 0")
+	}
+	if took := watch.took(); took > 2*time.Minute {
+		t.Errorf("the script took %v to end", took)
+	}
+	wantText(t, r, "f", "the old version")
+	c.Net().Cut(w.Index, false)
+	c.AwaitUp(c.Nodes...)
+	must(t, exec.Command("sh", "-euc", "cd \"$0\"; (/bin/echo c; /bin/echo d; true) > f", w.Mount).Run())
+	wantText(t, r, "f", "c\nd\n")
+}
+
+// G1: a file that a program is writing is shown to nobody because another program opens it, syncs it or gives it
+// another name.
+func TestUnfinishedFileOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	w, r := c.Nodes[0], c.Nodes[1]
+	others, in := shellOf(t, w)
+	must(t, os.WriteFile(w.Path("old"), []byte("the old version"), 0o644))
+	f, err := os.OpenFile(w.Path("old"), os.O_WRONLY|os.O_TRUNC, 0)
+	must(t, err)
+	g, err := os.OpenFile(w.Path("new"), os.O_WRONLY|os.O_CREATE, 0o644)
+	must(t, err)
+	for _, file := range []*os.File{f, g} {
+		_, err = file.WriteString("half, ")
+		must(t, err)
+	}
+	_, err = io.WriteString(in, ": 3>> old 4>> new; sync old new; mv old moved; mv new named; ln moved second\n")
+	must(t, err)
+	must(t, in.Close())
+	must(t, others.Wait())
+	for _, name := range []string{"moved", "second"} {
+		wantText(t, r, name, "the old version")
+	}
+	if _, err := os.Stat(r.Path("named")); !os.IsNotExist(err) {
+		t.Errorf("a new file is shown unfinished: %v", err)
+	}
+	for _, file := range []*os.File{f, g} {
+		_, err = file.WriteString("whole")
+		must(t, err)
+		must(t, file.Close())
+	}
+	for _, name := range []string{"moved", "second", "named"} {
+		wantText(t, r, name, "half, whole")
+	}
+}
+
+// shellOf is a shell in a node's mount, which reads its script from the test. It has inherited nothing of files that
+// the test opens later.
+func shellOf(t *testing.T, n *cluster.Node) (*exec.Cmd, io.WriteCloser) {
+	t.Helper()
+	cmd := exec.Command("sh", "-eu")
+	cmd.Dir, cmd.Stderr = n.Mount, os.Stderr
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+	return cmd, in
+}
+
 func wantText(t *testing.T, n *cluster.Node, name, want string) {
 	t.Helper()
 	if got, err := os.ReadFile(n.Path(name)); err != nil || string(got) != want {
