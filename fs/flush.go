@@ -166,9 +166,9 @@ func (pub *publisher) killed(pid uint32, h *handle, by unix.Signal, now state) s
 func (pub *publisher) isLeftByKilled(h *handle, st StageStat) bool {
 	l := h.live
 	l.mu.Lock()
-	was, kept := h.killed, l.kept == keptForKilled
+	was := h.killed
 	l.mu.Unlock()
-	return kept && l.still(was, st)
+	return l.isKilled() && l.still(was, st)
 }
 
 // keptForKilled is why bytes of a process that was killed are kept.

@@ -195,6 +195,7 @@ func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 	h.opener = tid
 	if h.writer {
 		h.live.mapsBy(h, tid, true)
+		o.knowMappers(h)
 	}
 	if h.followed != nil {
 		out.OpenFlags |= o.follow.openFlags
@@ -211,6 +212,16 @@ func (o *openFiles) opened(h *handle, tid uint32, out *fuse.OpenOut) {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH
 	}
 	out.Fh = o.handles.add(h)
+}
+
+// knowMappers is called when a handle that may write is opened.
+func (o *openFiles) knowMappers(h *handle) {
+	o.nodes.mu.Lock()
+	others, _ := h.live.users.others(h)
+	o.nodes.mu.Unlock()
+	if others > 0 {
+		h.live.knowMappers()
+	}
 }
 
 // keepCache lets the kernel keep its page cache when it holds the bytes that are opened again. Else it drops what it

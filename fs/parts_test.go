@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,7 +77,7 @@ type parts struct {
 }
 
 // runPartner is the other process. Its commands are: open NAME PATH FLAGS, take NAME, write NAME TEXT, close NAME,
-// map NAME, store TEXT, unmap, many.
+// map NAME, store TEXT, unmap, many, sync NAME, close-late NAME.
 func runPartner() int {
 	p := &parts{fds: map[string]int{}}
 	for in := bufio.NewReader(os.Stdin); ; {
@@ -102,6 +104,8 @@ func (p *parts) run(w []string) (err error) {
 		_, err = unix.Pwrite(p.fds[w[1]], []byte(w[2]), 0)
 	case "close":
 		err = unix.Close(p.fds[w[1]])
+	case "close-late":
+		err = closeByNewThread(p.fds[w[1]])
 	case "sync":
 		err = unix.Fsync(p.fds[w[1]])
 	case "map":
@@ -116,6 +120,34 @@ func (p *parts) run(w []string) (err error) {
 		err = errors.New("no such command")
 	}
 	return err
+}
+
+// closeByNewThread closes a descriptor by a thread that began just now.
+func closeByNewThread(fd int) error {
+	const threads = 20 // more than there are already
+	<-time.After(200 * time.Millisecond)
+	tids, closer, done := make(chan int), make(chan int), make(chan error)
+	for range threads {
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			tids <- unix.Gettid()
+			for tid := range closer {
+				if tid == unix.Gettid() {
+					done <- unix.Close(fd)
+				} else {
+					closer <- tid
+				}
+			}
+		}()
+	}
+	last := 0
+	for range threads {
+		last = max(last, <-tids)
+	}
+	closer <- last
+	defer close(closer)
+	return <-done
 }
 
 func takeDescriptor() (int, error) {
@@ -223,6 +255,15 @@ func TestG2WriterByAGivenDescriptorHasAnotherOne(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A thread that began after all that its process wrote closes what that wrote.
+func TestG2CloseByAThreadThatBeganLater(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		p, path := writing(t, c, a)
+		p.do(t, "open own "+path+" w", "write own mine", "close-late own")
+		wantStart(t, filepath.Join(b, "f"), "mine")
+	})
 }
 
 // A process that inherited a descriptor, and has closed it, has left bytes to the one that opened the file: its own

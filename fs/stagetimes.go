@@ -79,9 +79,9 @@ const clockStep = 20 * time.Millisecond
 // bootAt is when the host was booted, by the clock of the times of files, nanoseconds since 1970.
 func bootAt() int64 { return time.Now().UnixNano() - int64(sinceBoot()) }
 
-// isOlderThan reports whether a task has certainly begun after the last change of a staged file.
-func (l *live) isOlderThan(tid uint32, st StageStat) bool {
-	began, known := startOf(tid)
+// isOlderThan reports whether a process has certainly begun after the last change of a staged file.
+func (l *live) isOlderThan(process string, st StageStat) bool {
+	start, known := began(process)
 	booted := bootAt()
 	if !known || (time.Duration(booted-l.bootAt)).Abs() > clockStep {
 		return false
@@ -89,5 +89,5 @@ func (l *live) isOlderThan(tid uint32, st StageStat) bool {
 	l.mu.Lock()
 	changed := l.changedLocked(st)
 	l.mu.Unlock()
-	return int64(began) > changed-booted+int64(timesTick+clockStep)
+	return int64(start) > changed-booted+int64(timesTick+clockStep)
 }

@@ -185,9 +185,26 @@ func TestG2ScriptsWhoseCommandsAreKilled(t *testing.T) {
 			}
 			t.Log(name)
 			wantBytes(t, filepath.Join(b, "f"), []byte(want))
-			wantBytes(t, filepath.Join(a, "f"), []byte(want))
 			awaitKeptFiles(t, c.Node(1), kept)
+			wantBytes(t, filepath.Join(a, "f"), []byte(want)) // here it shows until the shell's last close is handled
 		}
+	})
+}
+
+// A program that only had a file open, for writing, publishes nothing of it when the writer was killed.
+func TestG1IdleOpenerOfAKilledWriter(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		write(t, path, []byte("the old version"))
+		cmd := child(t, "wait", path)
+		idle, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		must(t, idle.Close())
+		awaitKeptFiles(t, c.Node(1), 1)
+		wantBytes(t, filepath.Join(b, "f"), []byte("the old version"))
+		wantBytes(t, path, []byte("the old version"))
 	})
 }
 

@@ -40,11 +40,20 @@ func processOf(tid uint32) string {
 // ticksPerSecond is the unit of times in /proc.
 const ticksPerSecond = 100
 
+// began is when a process began: see startOf.
+func began(process string) (start time.Duration, ok bool) {
+	tgid, err := strconv.ParseUint(process, 10, 32)
+	if err != nil {
+		return 0, false
+	}
+	return startOf(uint32(tgid), procWait)
+}
+
 // startOf is when a thread began, as time since the boot, and not later than it did. It is not known of a thread in
-// execve.
-func startOf(tid uint32) (start time.Duration, ok bool) {
+// execve, for which this waits until the limit.
+func startOf(tid uint32, limit time.Duration) (start time.Duration, ok bool) {
 	const startField = 22
-	raw, err := readProc(tid, "stat", procWait)
+	raw, err := readProc(tid, "stat", limit)
 	if err != nil {
 		return 0, false
 	}
@@ -63,7 +72,7 @@ func sinceBoot() time.Duration {
 
 // programOf names the program that a task runs; empty if it is not known.
 func programOf(tid uint32) string {
-	name, _ := inTime(procWait, func() string {
+	name, _ := inTime(descriptorWait, func() string {
 		name, err := os.Readlink("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/exe")
 		if err != nil {
 			return ""
@@ -75,7 +84,7 @@ func programOf(tid uint32) string {
 
 // wroteAnything reports whether a process has written to any file. True may also mean that this is not known.
 func wroteAnything(tid uint32) bool {
-	raw, err := readProc(tid, "io", procWait)
+	raw, err := readProc(tid, "io", descriptorWait)
 	if err != nil {
 		return true
 	}
@@ -111,11 +120,14 @@ func readWriters(tid uint32, device string, ino uint64) (w openWriters) {
 	names, err := dir.Readdirnames(descriptorsMax)
 	w.all = len(names) < descriptorsMax && (err == nil || errors.Is(err, io.EOF))
 	for _, name := range names {
+		if !isOn(task+"/fd/"+name, device) {
+			continue // most are not, and the text of some is long
+		}
 		raw, err := os.ReadFile(dir.Name() + "/" + name)
 		if err != nil && !os.IsNotExist(err) {
 			w.all = false
 		}
-		if err == nil && isInode(raw, ino) && isWriter(raw) && isOn(task+"/fd/"+name, device) {
+		if err == nil && isInode(raw, ino) && isWriter(raw) {
 			w.n++
 			w.standard = w.standard || len(name) == 1 && name <= "2"
 		}
@@ -137,9 +149,12 @@ func isWriter(raw []byte) bool {
 }
 
 // isOn reports whether a file is on a device, by what the kernel has cached: no file system is asked, and never ours.
-// If the device is not known it returns true.
+// If a device is not known it returns true.
 func isOn(path, device string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, 0, &st)
-	return err == nil && (device == "" || device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor))
+	if err != nil {
+		return err != unix.ENOENT // a descriptor that was closed
+	}
+	return device == "" || device == fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isStranger reports whether others are writing a file, and a process has no part in what is unpublished of it: then
-// the process publishes nothing of it, neither when it closes a descriptor of the file, closing, nor when it renames,
+// isStranger reports whether others are writing a file, or were killed, and a process has no part in what is unpublished
+// of it: then the process publishes nothing of it, neither when it closes a descriptor of the file, closing, nor when it renames,
 // links or syncs the file without one (nil). With passthrough the daemon sees no writes, so this must be proven:
 //
 //   - The process has no descriptor by which it could have written since the last publish. Nothing was written since
@@ -19,32 +19,42 @@ import (
 //
 // When in doubt the process has a part.
 func (pub *publisher) isStranger(pid uint32, l *live, closing *handle, st StageStat) bool {
-	if l.unchanged(st) || !pub.hasOthers(l, closing) {
+	killed := l.isKilled()
+	if l.unchanged(st) || !pub.hasOthers(l, closing, killed) {
 		return false
 	}
 	process := processOf(pid)
-	return process != "" && !l.hasLeft(process) && pub.wroteNothing(pid, l, closing, st) &&
-		!pub.mayHaveStored(pid, process, l, closing) && pub.othersWriting(l, closing) > 0
+	return process != "" && !l.hasLeft(process) && pub.wroteNothing(pid, process, l, closing, st) &&
+		!pub.mayHaveStored(pid, process, l, closing) && (killed || pub.othersWriting(l, closing) > 0)
 }
 
-// hasOthers reports whether a live file has a handle that may write besides one, and the number of its inode is what
-// programs see. It waits for nothing.
-func (pub *publisher) hasOthers(l *live, closing *handle) bool {
+// isKilled reports whether a process was killed that had written, and nothing was published since.
+func (l *live) isKilled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept == keptForKilled
+}
+
+// hasOthers reports whether a live file has a handle that may write besides one, or the process that had it was killed,
+// and the number of its inode is what programs see. It waits for nothing.
+func (pub *publisher) hasOthers(l *live, closing *handle, killed bool) bool {
 	pub.nodes.mu.Lock()
 	defer pub.nodes.mu.Unlock()
 	n, _ := l.users.others(closing)
-	return n > 0 && !l.node.numbered
+	return (killed || n > 0) && !l.node.numbered
 }
 
 // wroteNothing reports whether a process certainly has not written by a descriptor what is unpublished. What it wrote
 // by a descriptor that it has closed was decided upon then.
-func (pub *publisher) wroteNothing(pid uint32, l *live, closing *handle, st StageStat) bool {
+func (pub *publisher) wroteNothing(
+	pid uint32, process string, l *live, closing *handle, st StageStat,
+) bool {
 	if closing == nil || l.still(closing.opened, st) {
 		if w := pub.writersOf(pid, l); w.all && w.n == 0 {
 			return true
 		}
 	}
-	return l.isOlderThan(pid, st)
+	return l.isOlderThan(process, st)
 }
 
 // mayHaveStored reports whether a process may have stored through a mapping what is unpublished. A store need not
@@ -87,23 +97,50 @@ type mapper struct {
 	at    time.Duration // when it was noted, since the boot
 	since time.Duration // when the handle was opened
 	open  *handle       // that it opened; nil if it closed a descriptor of another one's open
+
+	process, program string // whose thread it is, and what that runs; empty until somebody asks
+}
+
+// look finds out whose thread a mapper is, if it has not ended.
+func (m mapper) look() (process, program string) {
+	start, known := startOf(m.tid, descriptorWait)
+	if !known || start > m.at {
+		return "", "" // another thread has its number
+	}
+	return processOf(m.tid), programOf(m.tid)
 }
 
 // mayBe reports whether a process may be the one of a mapper, or may have inherited its memory.
 func (m mapper) mayBe(pid uint32, process string) bool {
-	began, known := startOf(m.tid)
-	if !known || began > m.at {
-		return true // that thread has ended
+	of, now := m.look()
+	if of == "" {
+		of, now = m.process, m.program
 	}
-	if of := processOf(m.tid); of == "" || of == process {
+	if of == "" || of == process {
 		return true
 	}
 	program := programOf(pid)
-	if program != "" && program != programOf(m.tid) {
+	if program != "" && now != "" && program != now && program != m.program {
 		return false
 	}
-	began, known = startOf(pid)
-	return !known || began+time.Second/ticksPerSecond > m.since
+	start, known := began(process)
+	return !known || start+time.Second/ticksPerSecond > m.since
+}
+
+// knowMappers finds out whose threads could map a live file, as long as they are there: another one begins to write it.
+func (l *live) knowMappers() {
+	l.mu.Lock()
+	all := slices.Clone(l.parts.mappers)
+	l.mu.Unlock()
+	for i, m := range all {
+		if m.process != "" {
+			continue
+		}
+		process, program := m.look()
+		l.mu.Lock()
+		l.parts.mappers[i].process, l.parts.mappers[i].program = process, program // none is ever taken out
+		l.mu.Unlock()
+	}
 }
 
 // mapsBy notes a thread that opens a handle, or closes a descriptor of it, if it could map the file for writing.
@@ -114,6 +151,8 @@ func (l *live) mapsBy(h *handle, tid uint32, opens bool) {
 	m := mapper{tid: tid, at: sinceBoot()}
 	if opens {
 		h.since, m.open = m.at, h
+	} else if m.process, m.program = m.look(); m.process != "" && m.process == processOf(h.opener) {
+		return // it is there already
 	}
 	m.since = h.since
 	l.mu.Lock()

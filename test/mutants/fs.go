@@ -26,7 +26,7 @@ var ofFs = []mutant{
 	{"another process shows what a program has only begun", "fs/flush.go",
 		"case pub.isStranger(pid, l, closing, st):", "case pub.isStranger(pid, l, closing, st) && pid == 0:", inFs},
 	{"what a killed command left is published by its shell", "fs/flush.go",
-		"return kept && l.still(was, st)", "return kept && l.still(was, st) && h == nil", inFs},
+		"return l.isKilled() && l.still(was, st)", "return l.isKilled() && l.still(was, st) && h == nil", inFs},
 	{"a command leaves its bytes to its shell though the cluster takes no changes", "fs/flush.go",
 		"answer <- pub.names.cluster.TakesChanges(ctx)", "answer <- ctx.Err()", inFs},
 	{"a process that has stored through a mapping has no part in a file", "fs/unfinished.go",
