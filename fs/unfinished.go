@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isStranger reports whether others are writing a file, or were killed, and a process has no part in what is unpublished
-// of it. Then the process publishes nothing of it, neither when it closes a descriptor of the file, closing, nor when it
-// renames, links or syncs the file without one (nil). With passthrough the daemon sees no writes, so this must be
-// proven:
+// isStranger reports whether others are writing a file, or were killed, and a process has no part in what is
+// unpublished of it. Then the process publishes nothing of it, neither when it closes a descriptor of the file,
+// closing, nor when it renames, links or syncs the file without one (nil). With passthrough the daemon sees no writes,
+// so this must be proven:
 //
 //   - The process has no descriptor by which it could have written since the last publish. Nothing was written since
 //     the closed one was opened, and it has no others. Or the process is younger than all that was written.
