@@ -101,7 +101,8 @@ func TestScrub(t *testing.T) {
 		sameEverywhere(t, c, src, "d/"+name)
 	}
 	scrubRefusals(t, victim)
-	aloneWithDamage(t, c, victim, data)
+	damageOfARemovedFile(t, c, victim)
+	aloneWithDamage(t, c, victim)
 }
 
 // scrubRefusals asks for what a scrub refuses, and interrupts one.
@@ -157,11 +158,31 @@ func scrubRefusals(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// aloneWithDamage ends the other nodes: nobody can mend what is damaged at n.
-func aloneWithDamage(t *testing.T, c *cluster.Cluster, n *cluster.Node, data []string) {
+// damageOfARemovedFile damages contents that no file needs any more: they are deleted soon, and no damage.
+func damageOfARemovedFile(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
 	t.Helper()
-	for _, path := range filesUnder(t, filepath.Join(n.Data, "content", "held"), ".data")[:2] {
-		flip(t, path, 100)
+	run(t, "rm", c.Nodes[0].Path("d", "small"))
+	c.Await(60*time.Second, "the file is gone", func() (bool, string) {
+		_, err := os.Stat(n.Path("d", "small"))
+		return errors.Is(err, os.ErrNotExist), fmt.Sprint(err)
+	})
+	flipped := 0
+	for _, path := range filesUnder(t, filepath.Join(n.Data, "content", "held"), ".data") {
+		if st, err := os.Stat(path); err == nil && st.Size() == 70_000 {
+			flip(t, path, 100)
+			flipped++
+		}
+	}
+	if r := scrubNode(t, n, exitcode.OK); flipped != 2 || r.Contents != 4 || r.Damaged != 0 {
+		t.Errorf("%d contents of a removed file are damaged: %+v", flipped, r)
+	}
+}
+
+// aloneWithDamage ends the other nodes: nobody can mend what is damaged at n.
+func aloneWithDamage(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
+	t.Helper()
+	for _, path := range filesUnder(t, filepath.Join(n.Data, "content", "held"), ".data") {
+		flip(t, path, 200)
 	}
 	for _, other := range c.Nodes {
 		if other != n {
@@ -170,7 +191,7 @@ func aloneWithDamage(t *testing.T, c *cluster.Cluster, n *cluster.Node, data []s
 	}
 	c.AwaitState(60*time.Second, n, c.Nodes[0], "down")
 	r := scrubNode(t, n, exitcode.Damaged)
-	if r.Damaged != 2 || r.Mended != 0 || len(r.List) != 2 || r.List[0].Reason == "" || r.List[0].Mended {
-		t.Errorf("alone, of %d: %+v", len(data), r)
+	if r.Contents != 4 || r.Damaged != 4 || r.Mended != 0 || len(r.List) != 4 || r.List[0].Reason == "" {
+		t.Errorf("alone: %+v", r)
 	}
 }
