@@ -115,9 +115,8 @@ func (pub *publisher) putOff(h *handle) bool {
 	return true
 }
 
-// leaveSoon is how long a close that leaves its bytes waits for the cluster before it looks whether anybody waits for
-// the close.
-const leaveSoon = 200 * time.Millisecond
+// execWait is how long a program that is in execve waits for the cluster when it closes a file.
+const execWait = 300 * time.Millisecond
 
 // leave is a close that leaves its bytes to the process that opened the file. That one's close may have nobody who
 // hears of a failure: so this one fails if the cluster takes no changes. A program that is in execve does not hear of
@@ -132,14 +131,18 @@ func (pub *publisher) leave(cancel <-chan struct{}, pid uint32, h *handle, st St
 	defer stop()
 	answer := make(chan error, 1)
 	pub.life.work.Go(func() { answer <- pub.names.cluster.TakesChanges(ctx) })
-	soon := time.NewTimer(leaveSoon)
-	defer soon.Stop()
+	looked := make(chan struct{})
+	go func() { // ends at the latest when the task has been answered
+		defer close(looked)
+		_, _ = readProc(pid, "stat", descriptorWait)
+	}()
+	late := time.NewTimer(execWait)
+	defer late.Stop()
 	select {
 	case err := <-answer:
 		return fail(pub.log, "close", l.node.ino(), err)
-	case <-soon.C:
-	}
-	if isInExec(pid) {
+	case <-looked:
+	case <-late.C:
 		return 0
 	}
 	return fail(pub.log, "close", l.node.ino(), <-answer)

@@ -3,7 +3,6 @@ package fs
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -81,12 +80,6 @@ func killedBy(tid uint32) unix.Signal {
 		return 0
 	}
 	return unix.Signal(code & 0x7f)
-}
-
-// isInExec reports whether a task can't be looked at because it is in execve.
-func isInExec(tid uint32) bool {
-	_, err := readProc(tid, "stat", descriptorWait/2)
-	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // readSmall reads the beginning of a file, enough for what is looked for in /proc, with as few calls as possible: it is

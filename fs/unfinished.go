@@ -113,9 +113,12 @@ func (m mapper) look() (process, program string) {
 
 // mayBe reports whether a process may be the one of a mapper, or may have inherited its memory.
 func (m mapper) mayBe(pid uint32, process string) bool {
-	of, now := m.look()
+	if m.tid == pid {
+		return true // it may be in execve, where it can't be looked at
+	}
+	of, now := m.process, programOf(m.tid)
 	if of == "" {
-		of, now = m.process, m.program
+		of, now = m.look()
 	}
 	if of == "" || of == process {
 		return true
@@ -152,8 +155,10 @@ func (l *live) mapsBy(h *handle, tid uint32, opens bool) {
 	m := mapper{tid: tid, at: sinceBoot()}
 	if opens {
 		h.since, m.open = m.at, h
-	} else if m.process, m.program = m.look(); m.process != "" && m.process == processOf(h.opener) {
+	} else if m.process = processOf(tid); m.process != "" && m.process == processOf(h.opener) {
 		return // it is there already
+	} else {
+		m.program = programOf(tid)
 	}
 	m.since = h.since
 	l.mu.Lock()
