@@ -58,7 +58,7 @@ func (c *cluster) useFabric(fabric string, budget int64) ([]*rdmc.Engine, []*all
 		}
 		node.stop()
 		node.groups = Multicast(engine)
-		node.tuning.Silent, node.tuning.Stalled = 0, 0 // as in real use: the machine may be busy
+		node.tuning.Silent, node.tuning.Stalled, node.tuning.Stuck = 0, 0, 0 // as in real use: the machine may be busy
 		node.start()
 		t.Cleanup(func() {
 			node.stop()
