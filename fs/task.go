@@ -70,9 +70,9 @@ func sinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// programOf names the program that a task runs; empty if it is not known.
+// programOf names the program that a task runs; empty if it is not known, as of one in execve.
 func programOf(tid uint32) string {
-	name, _ := inTime(descriptorWait, func() string {
+	name, _ := inTime(procWait, func() string {
 		name, err := os.Readlink("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/exe")
 		if err != nil {
 			return ""
@@ -120,14 +120,12 @@ func readWriters(tid uint32, device string, ino uint64) (w openWriters) {
 	names, err := dir.Readdirnames(descriptorsMax)
 	w.all = len(names) < descriptorsMax && (err == nil || errors.Is(err, io.EOF))
 	for _, name := range names {
-		if !isOn(task+"/fd/"+name, device) {
-			continue // most are not, and the text of some is long
-		}
 		raw, err := os.ReadFile(dir.Name() + "/" + name)
 		if err != nil && !os.IsNotExist(err) {
 			w.all = false
 		}
-		if err == nil && isInode(raw, ino) && isWriter(raw) {
+		// Of a task in execve the text can be read, but not where the descriptor leads.
+		if err == nil && isInode(raw, ino) && isWriter(raw) && isOn(task+"/fd/"+name, device) {
 			w.n++
 			w.standard = w.standard || len(name) == 1 && name <= "2"
 		}

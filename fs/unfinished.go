@@ -157,8 +157,6 @@ func (l *live) mapsBy(h *handle, tid uint32, opens bool) {
 		h.since, m.open = m.at, h
 	} else if m.process = processOf(tid); m.process != "" && m.process == processOf(h.opener) {
 		return // it is there already
-	} else {
-		m.program = programOf(tid)
 	}
 	m.since = h.since
 	l.mu.Lock()
