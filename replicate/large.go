@@ -46,6 +46,12 @@ func (s *pushSession) large(ctx context.Context, kept *keptGroup) error {
 		run.follows = s.before
 	}
 	src := run.source.(*copySource)
+	if kept != nil {
+		if err := src.readAhead(); err != nil {
+			src.release()
+			return errors.Join(ownCopyError(err), local.close(true))
+		}
+	}
 	keep := make(chan struct{})
 	localCtx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -193,14 +199,7 @@ func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySour
 		return err
 	}
 	if own, err := sess.Own(); own != session.OwnStored {
-		err = errors.Join(err, src.failure())
-		switch {
-		case errors.Is(err, content.ErrNoSpace):
-			return fmt.Errorf("%w: %w", ErrNoSpace, err)
-		case err == nil:
-			err = errors.New("no progress")
-		}
-		return fmt.Errorf("own copy: %w", err)
+		return ownCopyError(errors.Join(err, src.failure()))
 	}
 	s.op.Root = sess.Hash()
 	votes, missed := run.votes()
@@ -212,6 +211,17 @@ func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySour
 		return errAgain{whole: true, err: err}
 	}
 	return err
+}
+
+// ownCopyError is why this node has no copy of its own; err may be nil.
+func ownCopyError(err error) error {
+	switch {
+	case errors.Is(err, content.ErrNoSpace):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case err == nil:
+		err = errors.New("no progress")
+	}
+	return fmt.Errorf("own copy: %w", err)
 }
 
 // lackBase reports whether a member refused because it has not caught up with the base.

@@ -243,6 +243,33 @@ func TestMemberDiesInTheMidstOfASmallFile(t *testing.T) {
 	c.eventually("failed groups have ended", func() bool { return c.hub.unended(1) == 0 })
 }
 
+// cutSource is staged bytes that are cut off while they are read.
+type cutSource struct{}
+
+func (cutSource) ReadAt([]byte, int64) (int, error) { return 0, ErrCut }
+
+// A small file that is cut off while it is pushed fails alone: others may have messages on the group.
+func TestSmallFileThatIsCutOffFailsAlone(t *testing.T) {
+	c := withGroup(t, 4)
+	_, err := c.node(1).rep.Publish(t.Context(), Push{
+		Ino: c.create(1, "cut"), Size: middling, Source: cutSource{}, Data: []Extent{{0, middling}},
+	})
+	if !errors.Is(err, ErrCut) {
+		t.Errorf("published: %v", err)
+	}
+	if n := c.groupsOf(4); n != 1 {
+		t.Errorf("%d groups are left", n)
+	}
+	puts := c.countPuts()
+	out, b := c.small("next")
+	for _, n := range c.all() {
+		n.wantBytes(out.Content, b)
+	}
+	if n := puts.Load(); n > 0 || len(c.hub.groupSizes()) != 1 {
+		t.Errorf("%d puts, groups of %v", n, c.hub.groupSizes())
+	}
+}
+
 // Too few copies are an error, as with all ways.
 func TestSmallFileByTheGroupNeedsItsCopies(t *testing.T) {
 	c := withGroup(t, 4)

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/content"
 )
 
-// readAhead is how many content blocks the root keeps at hand when the blocks of the group are smaller.
-const readAhead = 4
+// cachedMax is how many content blocks the root keeps at hand when the blocks of the group are smaller.
+const cachedMax = 4
 
 // copySource gives the blocks of a session at its root. Each block is read from the staged bytes once, stored
 // in the root's own copy, and served from that ever after, so all members get the same bytes whatever happens
@@ -136,7 +136,7 @@ func (s *copySource) hold(c int64) (*cachedBlock, error) {
 	if first {
 		b = &cachedBlock{buf: blockPool.Get().(*[content.BlockBytes]byte), ready: make(chan struct{})}
 		s.cached[c] = b
-		if s.order = append(s.order, c); len(s.order) > readAhead {
+		if s.order = append(s.order, c); len(s.order) > cachedMax {
 			s.evictLocked(s.order[0])
 			s.order = s.order[1:]
 		}
@@ -169,6 +169,19 @@ func (s *copySource) letGo(b *cachedBlock) {
 	if b.used--; b.used == 0 && b.old {
 		blockPool.Put(b.buf)
 	}
+}
+
+// readAhead reads and stores all blocks of a small content, which stay in memory. A source that fails while its group
+// asks for blocks fails the group, and with it the sessions of others.
+func (s *copySource) readAhead() error {
+	for c := range s.layout.Blocks() {
+		b, err := s.hold(c)
+		if err != nil {
+			return err
+		}
+		s.letGo(b)
+	}
+	return nil
 }
 
 // release gives the cached blocks back.

@@ -27,6 +27,8 @@ var ofReplicate = []mutant{
 		"return err == nil && !choice.Calls", "return err == nil", inReplicate},
 	{"a small file goes by a group of other members", "replicate/rootgroupready.go",
 		"k == nil || k.group.key != key ||", "k == nil ||", inReplicate},
+	{"a small file is read while its group waits", "replicate/large.go",
+		"if kept != nil {", "if kept != nil && before {", inReplicate},
 	{"who does not know a session is a suspect of others", "replicate/rootrun.go",
 		"if errors.As(err, &fault) && !errors.Is(err, errRefused) {", "if errors.As(err, &fault) {", inReplicate},
 	{"an announcement in a fence drops the blocks", "replicate/memberrun.go",
