@@ -31,7 +31,7 @@ var errRefused = errors.New("refused")
 func outOfMemory(err error) bool { return errors.Is(err, rdmc.ErrMemory) }
 
 // setUpInTime sets the group up, again and again while this node or members have no memory for it, unless the set has
-// another group.
+// another group, or no session needs this one.
 func (l *rootGroups) setUpInTime(ctx context.Context, rg *rootGroup) (Group, error) {
 	began := l.now()
 	for wait := memoryRetry; ; wait = min(2*wait, memoryRetryMax) {
@@ -47,6 +47,9 @@ func (l *rootGroups) setUpInTime(ctx context.Context, rg *rootGroup) (Group, err
 		case l.giveWay(rg):
 			l.log.Info("no registered memory for a further group: going on with those there are", "members", rg.members, "err",
 				err)
+			return nil, err
+		case rg.background:
+			rg.again = true // a session that waits for it makes its own
 			return nil, err
 		case waited >= l.patience:
 			l.log.Warn("no registered memory for a group", "members", rg.members, "waited", waited, "err", err)

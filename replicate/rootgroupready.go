@@ -84,6 +84,7 @@ func (rg *rootGroup) connected() bool {
 func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) {
 	rg := l.addLocked(key, self, members, form)
 	rg.busy++ // it is not idle while it is made
+	rg.background = true
 	l.wg.Go(func() {
 		l.make(l.ctx, rg)
 		l.release(rg, 0)
@@ -100,8 +101,8 @@ func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.Nod
 // chooseWay returns the group by which a stream of up to smallMax bytes goes to the other members; nil if it goes by
 // calls. The caller lets the group go.
 func (s *pushSession) chooseWay(stream int64) *keptGroup {
-	if len(s.targets.others) == 0 || s.localFirst() {
-		return nil
+	if len(s.targets.others) == 0 || s.localFirst() || !s.targets.self {
+		return nil // the session of a group would store a copy at this node too, though it is no member
 	}
 	self := s.p.cfg.Self()
 	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(s.targets.others))...)

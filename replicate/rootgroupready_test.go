@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -178,6 +179,44 @@ func TestGroupThatFailsIsNotTriedWithEachFile(t *testing.T) {
 	c.small("third")
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the group was tried %d times", n)
+	}
+}
+
+// A group that is made for small files is tried once where there is no memory: it does not drive the groups of other
+// nodes away again and again.
+func TestGroupOfSmallFilesDoesNotInsist(t *testing.T) {
+	c := refuse(t, 1, 1)
+	c.small("first")
+	l := c.node(1).rep.rootGroups
+	c.eventually("it was tried", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.total == 0 && len(l.scarce) == 1
+	})
+	c.small("second")
+	if sizes := c.hub.groupSizes(); len(sizes) > 0 {
+		t.Errorf("groups of %v", sizes)
+	}
+	publishAll(t, c, 1, "a large file") // that one insists
+}
+
+// A writer that holds no copy sends a small file by calls: a session of a group would store one here.
+func TestSmallFileOfNoHolderGoesByCalls(t *testing.T) {
+	c := newClusterWith(t, 4, 3, func(id meta.NodeID) map[string]string {
+		return map[string]string{"disk": fmt.Sprint(id > 1)}
+	})
+	c.setLeaderless()
+	c.must(1, &meta.SetPolicy{Dir: meta.RootIno, Policy: &meta.Policy{
+		Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "true"},
+	}})
+	out, _ := c.small("a")
+	c.small("b")
+	c.holdersAre(out.Content, 2, 3, 4)
+	if sizes := c.hub.groupSizes(); len(sizes) > 0 {
+		t.Errorf("groups of %v", sizes)
+	}
+	if state, ok := c.node(1).store.State(storeID(out.Content)); ok {
+		t.Errorf("the writer stores it: %v", state)
 	}
 }
 

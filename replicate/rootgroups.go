@@ -57,6 +57,8 @@ type rootGroup struct {
 	err     error
 	again   bool          // with err: no fault of the members; a session that waits for it takes or makes another one
 	over    chan struct{} // closed when the group was closed in good order
+	// background says that no session needs it: it is made for small files to come.
+	background bool
 
 	// Guarded by rootGroups.mu.
 	busy  int
