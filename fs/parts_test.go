@@ -212,6 +212,8 @@ func TestG2StoresThroughAnOlderMapping(t *testing.T) {
 		"gone":       {"store mine", "unmap", "open again PATH w", "close again"},
 		"gone, both": {"store mine", "unmap", "open again PATH rw", "close again"},
 		"gone, read": {"store mine", "unmap", "open again PATH r", "sync again", "close again"},
+		// The close is by another thread of the process.
+		"gone, thread": {"store mine", "unmap", "open again PATH w", "close-late again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
@@ -263,6 +265,28 @@ func TestG2CloseByAThreadThatBeganLater(t *testing.T) {
 		p, path := writing(t, c, a)
 		p.do(t, "open own "+path+" w", "write own mine", "close-late own")
 		wantStart(t, filepath.Join(b, "f"), "mine")
+	})
+}
+
+// A process that was given a descriptor, and has written and closed it, has left bytes to the one that opened the file:
+// its own open of the file delivers them, although others are writing.
+func TestG2WriterThatLeftBytesOpensTheFileItself(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		path := filepath.Join(a, "f")
+		write(t, path, []byte("the old version"))
+		released(t, c.Node(1), 0)
+		p := newPartner(t)
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		p.give(t, "given", f)
+		p.do(t, "write given mine", "close given")
+		wantStart(t, filepath.Join(b, "f"), "the ") // it was left
+		w, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		p.do(t, "open own "+path+" w", "close own")
+		wantStart(t, filepath.Join(b, "f"), "mine")
+		must(t, w.Close())
+		must(t, f.Close())
 	})
 }
 
