@@ -101,8 +101,8 @@ func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.Nod
 // chooseWay returns the group by which a stream of up to smallMax bytes goes to the other members; nil if it goes by
 // calls. The caller lets the group go.
 func (s *pushSession) chooseWay(stream int64) *keptGroup {
-	if len(s.targets.others) == 0 || s.localFirst() || !s.targets.self {
-		return nil // the session of a group would store a copy at this node too, though it is no member
+	if len(s.targets.others) == 0 || s.localFirst() {
+		return nil
 	}
 	self := s.p.cfg.Self()
 	members := append([]meta.NodeID{self.Node}, slices.Sorted(slices.Values(s.targets.others))...)
@@ -116,6 +116,8 @@ func (s *pushSession) chooseWay(stream int64) *keptGroup {
 	case err != nil:
 		return nil
 	case choice.Calls:
+	case !s.targets.self:
+		choice = byCalls("this node is to hold no copy, and a session of the group would store one")
 	case under.SendRate > 0 || under.Priority != meta.PriorityNormal:
 		choice = byCalls("the groups of a policy with a rate or a class can be full of large files for long")
 	default:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,7 +210,13 @@ func TestSmallFileOfNoHolderGoesByCalls(t *testing.T) {
 	c.must(1, &meta.SetPolicy{Dir: meta.RootIno, Policy: &meta.Policy{
 		Placement: meta.PlaceLabels, Labels: map[string]string{"disk": "true"},
 	}})
+	feed := c.node(1).replicator().FollowTransfers()
+	defer feed.Close()
 	out, _ := c.small("a")
+	<-feed.Ready()
+	if ended, _, _ := feed.Take(); len(ended) != 1 || !strings.Contains(fmt.Sprint(ended[0].Choice.Reasons), "no copy") {
+		t.Errorf("%+v", ended)
+	}
 	c.small("b")
 	c.holdersAre(out.Content, 2, 3, 4)
 	if sizes := c.hub.groupSizes(); len(sizes) > 0 {

@@ -80,7 +80,7 @@ func (s *sharedFetches) leave(key fetchKey, f *sharedFetch) {
 	}
 }
 
-// end lets the next reader begin anew.
+// end makes the next reader begin another fetch.
 func (s *sharedFetches) end(key fetchKey, f *sharedFetch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 type scrubCmd struct {
 	Path string `arg:"" optional:"" help:"A file or a directory below a mount; all that the node holds if not given."`
-	Rate string `help:"Most that is read from the disk, such as 50MiB a second; 0, the default: no bound." placeholder:"BYTES"`
+	Rate string `help:"Most that is read a second, such as 50MiB; 0, the default: no bound." placeholder:"BYTES"`
 	jsonFlag
 }
 
