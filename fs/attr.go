@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"log/slog"
+	"math"
 	"syscall"
 	"time"
 
@@ -256,15 +257,28 @@ func patchOf(in *fuse.SetAttrIn, kind meta.Kind) (meta.AttrPatch, newTimes) {
 	}
 	if at, ok := in.GetATime(); ok {
 		p.Mask |= meta.AttrAtime
-		p.Atime = at.UnixNano()
+		p.Atime = kept(at)
 		t.atime = &p.Atime
 	}
 	if mt, ok := in.GetMTime(); ok {
 		p.Mask |= meta.AttrMtime
-		p.Mtime = mt.UnixNano()
+		p.Mtime = kept(mt)
 		t.mtime = &p.Mtime
 	}
 	return p, t
+}
+
+// kept is a time as it is stored: nanoseconds since 1970. A time that has no room in that, before 1677 or after 2262,
+// becomes the nearest one that has.
+func kept(t time.Time) int64 {
+	first, last := time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
+	switch {
+	case t.Before(first):
+		return math.MinInt64
+	case t.After(last):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
 }
 
 // change applies a patch: to the live file when it is going to be published anyway, else by the log.

@@ -47,7 +47,7 @@ func eachShared(t *testing.T, f func(t *testing.T, c *fstest.Cluster, a, b strin
 func TestClusterLockMatrix(t *testing.T) {
 	step := 6 // a cell takes 0.1 s
 	if testing.Short() {
-		step = 18
+		step = 36
 	}
 	eachShared(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		disk := t.TempDir()

@@ -35,7 +35,7 @@ func (s *storeStaging) origin(info StageInfo) content.Origin {
 	}
 	return content.Origin{
 		Ino: uint64(info.Ino), Parent: uint64(info.Parent), Name: name,
-		Node: uint32(lease.Node), Incarnation: lease.Incarnation,
+		Node: uint32(lease.Node), Incarnation: lease.Incarnation, Over: content.ID(info.Base.Bytes()),
 	}
 }
 
@@ -161,6 +161,10 @@ func (p *plainStage) Recycle() error {
 }
 
 func (p *plainStage) Sound() error { return p.st.Sound() }
+
+// noteOver notes, for a restore after a crash, which version the bytes are written over from now on. Where the disk
+// does not take the note, that restore keeps the version, as one of unknown origin.
+func (p *plainStage) noteOver(version meta.ContentID) { _ = p.st.SetOver(content.ID(version.Bytes())) }
 
 func (p *plainStage) Linked(info StageInfo) error { return p.st.SetOrigin(p.s.origin(info)) }
 
@@ -306,7 +310,7 @@ func (s *overlayStage) Snapshot() (Snapshot, error) {
 		Source: writtenOut{s, s.out},
 		Done: func(published meta.ContentID, ok bool) {
 			if ok {
-				snap.Published(content.ID(published.Bytes()))
+				_ = snap.Published(content.ID(published.Bytes())) // see plainStage.noteOver
 			} else {
 				snap.Failed()
 			}

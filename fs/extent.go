@@ -266,6 +266,8 @@ func (s *leafSums) same(i int64, sum uint64, size int64) bool {
 type sparse interface {
 	// NextData is where bytes begin, at off or behind it, that may be others than zeros; the size if there are none.
 	NextData(off int64) int64
+	// NextHole is where zeros begin that are known to be zeros, at off or behind it; the size if there are none.
+	NextHole(off int64) int64
 }
 
 // sumsOf reads all of src, also what looks like a hole of its file: only a read finds that it is damage.

@@ -213,6 +213,8 @@ func (s sparseBytes) NextData(off int64) int64 {
 	return off + 15<<40
 }
 
+func (s sparseBytes) NextHole(off int64) int64 { panic("nobody asks for a hole") }
+
 // The sums of a file of 15 TiB with two bytes take no memory to speak of, and no time.
 func TestSumsOfASparseFile(t *testing.T) {
 	const size = 15<<40 + 5

@@ -11,7 +11,7 @@ import (
 // fileSystem answers the kernel: one method for each request, called from many goroutines. What the answers are made
 // of is in the types below; see the package comment.
 type fileSystem struct {
-	fuse.RawFileSystem // answers ENOSYS to what is not implemented: ioctl, statx
+	flagless // ioctl, and ENOSYS for what is not implemented: statx
 
 	log      *slog.Logger
 	life     *lifetime
@@ -54,8 +54,8 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 		files.follow = &following{files: files, nodes: nodes, locks: nodes.locks}
 	}
 	return &fileSystem{
-		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		log:           o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
+		flagless: flagless{fuse.NewDefaultRawFileSystem()},
+		log:      o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
 		reserved: reserved, publisher: publisher, files: files, retries: newRetries(files),
 		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
 		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved, follow: files.follow},

@@ -14,10 +14,14 @@ import (
 
 // A closed file that is looked after for stores through mappings opens at once, for reading and for writing.
 func TestOpenWhileMappingsAreLookedFor(t *testing.T) {
+	rounds := 600
+	if testing.Short() {
+		rounds = 60
+	}
 	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
 		defer keepBusy(t)()
 		deadline := time.Now().Add(20 * time.Second)
-		for i := 0; i < 600 && time.Now().Before(deadline); i++ {
+		for i := 0; i < rounds && time.Now().Before(deadline); i++ {
 			path := filepath.Join(mnt, fmt.Sprint("f", i%10))
 			f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 			must(t, err)

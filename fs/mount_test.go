@@ -32,12 +32,19 @@ func eachMode(t *testing.T, f func(t *testing.T, n *fstest.Node, mnt string)) {
 	}
 }
 
-// processLocks is a test that is skipped: it wants one process to conflict with itself, but locks are the kernel's own,
-// per process.
-const processLocks = "FcntlFlockLocksFile"
+const (
+	// processLocks is a test that is skipped: it wants one process to conflict with itself, but locks are the kernel's
+	// own, per process.
+	processLocks = "FcntlFlockLocksFile"
+	// symlinkRace is a test of its own: it takes as long as all others.
+	symlinkRace = "OpenSymlinkRace"
+)
 
 func TestPosix(t *testing.T) {
 	for name, test := range posixtest.All {
+		if name == symlinkRace {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			if name == processLocks {
 				t.Skip("POSIX locks of one process do not conflict")
@@ -45,6 +52,18 @@ func TestPosix(t *testing.T) {
 			eachMode(t, func(t *testing.T, _ *fstest.Node, mnt string) { test(t, mnt) })
 		})
 	}
+}
+
+// TestReplacedFileCanBeOpened is similar, and runs with the race detector.
+func TestPosixOpenSymlinkRace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand opens and renames")
+	}
+	race, ok := posixtest.All[symlinkRace]
+	if !ok {
+		t.Fatalf("posixtest has no %s", symlinkRace)
+	}
+	eachMode(t, func(t *testing.T, _ *fstest.Node, mnt string) { race(t, mnt) })
 }
 
 func pattern(seed uint64, size int) []byte {

@@ -67,6 +67,7 @@ func (o *openFiles) moveTo(ctx context.Context, l *live) error {
 		return err
 	}
 	o.movedTo(l, rec, st, sums)
+	o.publisher.noteOver(l)
 	return nil
 }
 

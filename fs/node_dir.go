@@ -277,7 +277,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	if no == 0 {
 		no = checkName(newName)
 	}
-	if in.Flags&^uint32(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+	if in.Flags&^uint32(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE|unix.RENAME_WHITEOUT) != 0 {
 		no = syscall.EINVAL
 	}
 	if no != 0 {
@@ -304,6 +304,9 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	}
 	defer f.names.own.begin(keys...)()
 	op := &meta.Rename{OldParent: from, OldName: oldName, NewParent: to, NewName: newName, Flags: in.Flags}
+	if in.Flags&unix.RENAME_WHITEOUT != 0 {
+		op.Cred = meta.Cred{UID: in.Uid, GID: in.Gid}
+	}
 	res, err := f.names.propose(ctx, op)
 	no = f.names.outcome("rename "+oldName, from, res, err)
 	if no == 0 {

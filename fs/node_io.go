@@ -107,22 +107,33 @@ func (f *fileSystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 
 // seekPlain seeks in what is no plain file here.
 func (f *fileSystem) seekPlain(h *handle, off int64, whence uint32) (int64, syscall.Errno) {
-	size := int64(0)
-	data := []replicate.Extent{}
-	if l := h.staged(); l != nil {
-		st, err := l.stage.Stat()
-		if err == nil {
-			size = st.Size
-			data, err = l.stage.Data(size)
-		}
-		if err != nil {
-			return 0, fail(f.log, "seek", h.node.ino(), err)
-		}
-	} else {
-		size = h.version.size
-		data = append(data, replicate.Extent{Length: size})
+	l := h.staged()
+	if l == nil {
+		return h.version.seek(off, whence)
 	}
-	return seekExtents(data, size, off, whence)
+	st, err := l.stage.Stat()
+	if err != nil {
+		return 0, fail(f.log, "seek", h.node.ino(), err)
+	}
+	data, err := l.stage.Data(st.Size)
+	if err != nil {
+		return 0, fail(f.log, "seek", h.node.ino(), err)
+	}
+	return seekExtents(data, st.Size, off, whence)
+}
+
+// seek finds the next data or hole of a version at or after off.
+func (v *version) seek(off int64, whence uint32) (at int64, no syscall.Errno) {
+	if off < 0 || off >= v.size {
+		return 0, syscall.ENXIO
+	}
+	if whence == unix.SEEK_HOLE {
+		return min(v.NextHole(off), v.size), 0
+	}
+	if at = v.NextData(off); at >= v.size {
+		return 0, syscall.ENXIO
+	}
+	return at, 0
 }
 
 // seekExtents finds the next data or hole at or after off.

@@ -209,11 +209,29 @@ func (pub *publisher) take(ctx context.Context, l *live, kind roundKind) error {
 		pub.rewritten(l, c)
 		return pub.publishAttr(ctx, l)
 	}
-	err = pub.push(ctx, l, c, tmpName{})
+	if err = pub.push(ctx, l, c, tmpName{}); err == nil {
+		pub.noteOver(l)
+	}
 	if (errors.Is(err, syscall.ENOENT) || isNameless(err)) && pub.nodes.isRemoved(l.node) {
 		return nil // removed here while it was being pushed
 	}
 	return err
+}
+
+// overNoter is a staged file that takes a note of the version that is written over from now on.
+type overNoter interface{ noteOver(version meta.ContentID) }
+
+// noteOver makes the staged file of a live file note which version it holds, if a program goes on with it.
+func (pub *publisher) noteOver(l *live) {
+	pub.nodes.mu.Lock()
+	goesOn := l.users.writers > l.users.closing
+	pub.nodes.mu.Unlock()
+	l.mu.Lock()
+	current := l.current
+	l.mu.Unlock()
+	if s, ok := l.stage.(overNoter); ok && goesOn {
+		s.noteOver(current)
+	}
 }
 
 // push publishes one snapshot and ends it.

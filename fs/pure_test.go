@@ -254,3 +254,10 @@ func lockAsItIsReleased(t *testing.T, lk *fileLocks, first uint64) {
 		lk.closedHandle(t.Context(), h.node, 1, l.Handle)
 	}
 }
+
+// SetLostWait changes, for a test that has not mounted yet, how long a lookup waits for a name that a fence has freed.
+func SetLostWait(t *testing.T, wait time.Duration) {
+	usual := lostWait
+	lostWait = wait
+	t.Cleanup(func() { lostWait = usual })
+}

@@ -104,8 +104,9 @@ func (rs *reservations) nameRemoved(l *live) {
 	}
 }
 
-// lostWait is how long a lookup waits for a name that a fence has freed to be reserved again.
-const lostWait = 10 * time.Second
+// lostWait is how long a lookup waits for a name that a fence has freed to be reserved again. Tests change it, before
+// they mount.
+var lostWait = 10 * time.Second
 
 // lostNames are the names that a fence has freed, of files that are open here, until they are reserved again. A program
 // that uses such a name meanwhile waits for it: its file has a name, as far as it can know.

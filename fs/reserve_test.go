@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/fs"
 	"github.com/rdmcfs/rdmcfs/fs/fstest"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
@@ -211,6 +212,7 @@ func TestNameIsUsedJustAfterAFence(t *testing.T) {
 
 // The program's unlink finds the file reserved again already, and its node does not know that yet.
 func TestRemovedWhileReservedAgainStaysRemoved(t *testing.T) {
+	fs.SetLostWait(t, 100*time.Millisecond) // it has to end: the answer comes after the unlink
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		path := filepath.Join(a, "f")
 		f, err := os.Create(path)

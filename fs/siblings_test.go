@@ -147,7 +147,7 @@ func testSiblingPublishes(t *testing.T, n *fstest.Node, a, b string) {
 		for _, mnt := range []string{a, b} {
 			got, err := os.ReadFile(filepath.Join(mnt, "bytes"))
 			if err != nil || string(got) != "newer" {
-				return fmt.Errorf("opened anew by %s: %q, %v", mnt, got, err)
+				return fmt.Errorf("opened again by %s: %q, %v", mnt, got, err)
 			}
 		}
 		return nil

@@ -29,8 +29,8 @@ var cuts = map[string]func(t *testing.T, path string, f *os.File, data []byte) [
 		return data[:5000]
 	},
 	"ByOpen": func(t *testing.T, path string, _ *os.File, _ []byte) []byte {
-		write(t, path, []byte("anew"))
-		return []byte("anew")
+		write(t, path, []byte("next"))
+		return []byte("next")
 	},
 	"ByPunch": func(t *testing.T, _ string, f *os.File, data []byte) []byte {
 		must(t, unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 1<<20, 1<<20))

@@ -45,7 +45,7 @@ func TestG3SupersededBeforeCloseReturns(t *testing.T) {
 		eventually(t, func() error {
 			got, err := os.ReadFile(path)
 			if err != nil || !bytes.Equal(got, newer) {
-				return fmt.Errorf("opened anew: %q %v, want %q", got, err, newer)
+				return fmt.Errorf("opened again: %q %v, want %q", got, err, newer)
 			}
 			return nil
 		})

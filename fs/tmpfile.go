@@ -115,6 +115,7 @@ func (pub *publisher) linkTmp(ctx context.Context, l *live, dir meta.Ino, name s
 	if err == nil {
 		pub.nodes.rename(l.node, l.linkedAs())
 		pub.reserved.describeLinked(l)
+		pub.noteOver(l)
 	}
 	l.mu.Lock()
 	if err == nil {

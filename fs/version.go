@@ -70,6 +70,14 @@ func (v *version) ReadAt(p []byte, off int64) (int, error) {
 	return readFull(v.reader, p, off)
 }
 
+// NextHole implements sparse.
+func (v *version) NextHole(off int64) int64 {
+	if r, ok := v.reader.(sparse); ok {
+		return r.NextHole(off)
+	}
+	return v.size
+}
+
 // NextData implements sparse.
 func (v *version) NextData(off int64) int64 {
 	if r, ok := v.reader.(sparse); ok {

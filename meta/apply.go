@@ -25,6 +25,9 @@ func (t *tx) run(data []byte) Result {
 		return Result{Index: t.head.Index, Errno: syscall.ENOSYS}
 	}
 	t.entry = e
+	if e.Format > t.head.format() {
+		return Result{Index: t.head.Index, Errno: syscall.ENOSYS} // as on a node that does not know it
+	}
 	if e.Generation != t.head.Generation {
 		return Result{Index: t.head.Index, Errno: syscall.ESTALE}
 	}
@@ -37,7 +40,7 @@ func (t *tx) run(data []byte) Result {
 // runAnonymous runs the operations that are harmless to repeat and need no booted proposer.
 func (t *tx) runAnonymous() (Result, syscall.Errno) {
 	switch t.entry.Op.(type) {
-	case *Join, *Boot, *Down, *Evict, *EvictSpare, *Drain, *Expire, *AddToken, *SetVoters:
+	case *Join, *Boot, *Down, *Evict, *EvictSpare, *Drain, *Expire, *AddToken, *SetVoters, *RaiseFormat:
 		return t.dispatch()
 	}
 	return Result{}, syscall.ESTALE
@@ -147,6 +150,8 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 		return membership{t}.evictSpare(o)
 	case *Drain:
 		return membership{t}.drain(o)
+	case *RaiseFormat:
+		return membership{t}.raise(o)
 	case *SetPolicy:
 		return attributes{t}.setPolicy(o)
 	case *AddToken:
@@ -159,6 +164,8 @@ func (t *tx) dispatchCluster() (Result, syscall.Errno) {
 		return delegations{t}.giveBack(o)
 	case *RecallNames:
 		return delegations{t}.recall(o)
+	case *Audit:
+		return auditTrail{t}.note(o)
 	}
 	return lockTable{t}.dispatch()
 }

@@ -3,6 +3,7 @@ package meta
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -21,8 +22,12 @@ const (
 type membership struct{ *tx }
 
 func (t membership) join(o *Join) (Result, syscall.Errno) {
-	if o.Name == "" || len(o.Name) > NameMax || len(o.Addr) > stringMax || !labelsFit(o.Labels) {
+	if o.Name == "" || len(o.Name) > NameMax || len(o.Addr) > stringMax || !labelsFit(o.Labels) ||
+		len(o.Program.Version) > stringMax {
 		return Result{}, syscall.EINVAL
+	}
+	if t.head.LastNode > 0 && !o.Program.Formats.Has(t.head.format()) {
+		return Result{}, syscall.EPROTONOSUPPORT
 	}
 	known := t.named(o.Name)
 	token, errno := t.token(o)
@@ -38,6 +43,8 @@ func (t membership) join(o *Join) (Result, syscall.Errno) {
 		return Result{Node: known.ID, Existed: true, View: t.head.View}, ok // asked again
 	case known != nil && !o.Replace:
 		return Result{}, syscall.EEXIST
+	case t.addressInUse(known, o.Addr):
+		return Result{}, syscall.EADDRINUSE
 	case known != nil && !electorateOf(t.tx).quorumWithout(known.ID, t.cl):
 		return Result{}, syscall.EAGAIN // its store, which votes, would end
 	case known != nil:
@@ -55,8 +62,20 @@ func (t membership) join(o *Join) (Result, syscall.Errno) {
 		t.save(tokenKey(o.TokenHash), token)
 	} else {
 		t.dateRoot()
+		t.found(o.Program.Formats.Said().Newest)
 	}
 	return Result{Node: n.ID, View: t.head.View}, ok
+}
+
+// addressInUse reports whether a node that is up, other than the one that is replaced, has an address: the others would
+// dial it and find the wrong node.
+func (t membership) addressInUse(replaced *nodeRecord, addr string) bool {
+	for _, n := range t.cl.nodes {
+		if n != nil && n.State == NodeUp && strings.EqualFold(n.Addr, addr) && (replaced == nil || n.ID != replaced.ID) {
+			return addr != ""
+		}
+	}
+	return false
 }
 
 // askedAgain reports whether a join comes from a node that has joined already and did not hear of it: the same key, or,
@@ -75,6 +94,7 @@ func (t membership) admit(n nodeRecord, o *Join) {
 	}
 	n.Addr, n.Labels, n.State, n.Reason = o.Addr, maps.Clone(o.Labels), NodeJoined, ""
 	n.Store, n.BootNonce, n.JoinKey, n.DrainIndex = [16]byte{}, 0, o.KeyHash, 0
+	n.Program = o.Program
 	n.JoinIndex, n.DownIndex = t.head.Index, t.head.Index
 	if n.Voter {
 		e := electorateOf(t.tx)
@@ -161,20 +181,24 @@ func (t membership) boot(o *Boot) (Result, syscall.Errno) {
 		return Result{}, syscall.ENOENT
 	case old.State == NodeEvicted:
 		return Result{}, syscall.EPERM
-	case o.Store == [16]byte{} || len(o.Addr) > stringMax:
+	case o.Store == [16]byte{} || len(o.Addr) > stringMax || len(o.Program.Version) > stringMax:
 		return Result{}, syscall.EINVAL
+	case !o.Program.Formats.Has(t.head.format()):
+		return Result{}, syscall.EPROTONOSUPPORT
 	case old.Store != [16]byte{} && old.Store != o.Store, t.former(o.Node, o.Store):
 		return Result{}, syscall.EEXIST
 	case old.BootNonce == o.Nonce && o.Nonce != 0:
 		// asked again: answered even if the node was declared down since, as the process must not find two incarnations
 		return t.booted(old), ok
+	case o.Next != 0 && o.Next != uint64(old.Incarnation)+1:
+		return t.booted(old), syscall.EAGAIN
 	}
 	n := *old
 	if n.State != NodeUp {
 		n.Backlog = seqSet(n.Backlog).addRange(IndexRange{n.DownIndex, t.head.Index})
 	}
 	n.State, n.Reason, n.DownIndex = NodeUp, "", 0
-	n.Store, n.BootNonce = o.Store, o.Nonce
+	n.Store, n.BootNonce, n.Program = o.Store, o.Nonce, o.Program
 	n.Voter = n.Voter || firstVoter(t.tx)
 	n.Incarnation++
 	n.BootView = t.head.View + 1 // the number that changed gives this change
@@ -187,6 +211,30 @@ func (t membership) boot(o *Boot) (Result, syscall.Errno) {
 	}
 	t.restart(n.ID, n.Incarnation)
 	return t.booted(&n), ok
+}
+
+// found makes a new cluster use the newest format that the program of its first node knows.
+func (t membership) found(newest uint64) {
+	if newest > t.head.format() {
+		t.head.Raised = newest
+	}
+}
+
+// raise makes the cluster use the next format, if each node that may come back knows it, also those that are down.
+func (t membership) raise(o *RaiseFormat) (Result, syscall.Errno) {
+	if o.To == t.head.format() {
+		return Result{Existed: true}, ok // asked again
+	}
+	if o.To != t.head.format()+1 {
+		return Result{}, syscall.EDOM
+	}
+	for _, n := range t.cl.nodes {
+		if n != nil && n.State != NodeEvicted && !n.Program.Formats.Has(o.To) {
+			return Result{Node: n.ID}, syscall.EBUSY
+		}
+	}
+	t.head.Raised = o.To
+	return Result{}, ok
 }
 
 // former reports whether a store belonged to a node before it was replaced.

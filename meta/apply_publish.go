@@ -148,7 +148,7 @@ func (t publications) newContent(p *publication) syscall.Errno {
 
 // tally counts the valid votes and records which members are owed.
 func (t publications) tally(p *publication) syscall.Errno {
-	members := t.cl.members(p.policy, p.rec.Ino)
+	members, needed := t.members(p)
 	valid := 0
 	for _, id := range members {
 		n := t.cl.node(id)
@@ -163,7 +163,7 @@ func (t publications) tally(p *publication) syscall.Errno {
 	}
 	leaving := membership{t.tx}.votedDraining(p)
 	valid += len(leaving)
-	if valid < t.cl.minVotes(p.policy, members) {
+	if valid < needed {
 		return syscall.EIO
 	}
 	if p.policy.Placement == PlaceCopies {
@@ -178,11 +178,41 @@ func (t publications) tally(p *publication) syscall.Errno {
 	return ok
 }
 
-func (p *publication) reason(id NodeID) OwedReason {
+// members is the placement of a new content, and how many of the nodes must hold it. Nodes that stand in for others
+// without room belong to it if the writer has asked them. They do not change how many are needed.
+func (t publications) members(p *publication) (members []NodeID, needed int) {
+	members = t.cl.members(p.policy, p.rec.Ino)
+	needed = t.cl.minVotes(p.policy, members)
+	var full []NodeID
+	for _, m := range p.Missing {
+		if m.Reason == OwedFull {
+			full = append(full, m.Node)
+		}
+	}
+	if len(full) == 0 {
+		return members, needed
+	}
+	for _, id := range t.cl.membersBeside(p.policy, p.rec.Ino, full) {
+		if p.Votes.Has(id) || p.misses(id) != 0 {
+			members = with(members, id)
+		}
+	}
+	return members, needed
+}
+
+// misses is why the entry says that a node has no copy; 0 if it does not say so.
+func (p *publication) misses(id NodeID) OwedReason {
 	for _, m := range p.Missing {
 		if m.Node == id && m.Reason >= OwedDown && m.Reason <= OwedJoined {
 			return m.Reason
 		}
+	}
+	return 0
+}
+
+func (p *publication) reason(id NodeID) OwedReason {
+	if why := p.misses(id); why != 0 {
+		return why
 	}
 	return OwedUnreachable
 }

@@ -6,6 +6,7 @@ import "syscall"
 const (
 	RenameNoReplace = 1
 	RenameExchange  = 2
+	RenameWhiteout  = 4
 )
 
 // move is a rename under way.
@@ -31,18 +32,27 @@ func (t tree) rename(o *Rename) (Result, syscall.Errno) {
 	if errno := t.mayReplace(m); errno != ok {
 		return Result{}, errno
 	}
+	var whiteout *Inode
+	if o.Flags&RenameWhiteout != 0 {
+		if whiteout, errno = t.newInode(m.from, KindChar, 0, o.Cred); errno != ok {
+			return Result{}, errno
+		}
+	}
 	var removed Ino
 	if m.dst.Ino != 0 {
 		removed = t.dropName(m.to, o.NewName, m.dst)
 	}
 	t.carry(m.from, o.OldName, m.to, o.NewName, m.srcI)
+	if whiteout != nil {
+		t.addName(m.from, o.OldName, whiteout)
+	}
 	return Result{Ino: m.src.Ino, Inode: *m.srcI, Removed: removed}, ok
 }
 
 // resolve loads both ends and checks what holds for all kinds of rename.
 func (t tree) resolve(o *Rename) (m move, errno syscall.Errno) {
 	m.Rename = o
-	if o.Flags > RenameExchange {
+	if o.Flags&^(RenameNoReplace|RenameWhiteout) != 0 && o.Flags != RenameExchange {
 		return m, syscall.EINVAL
 	}
 	if m.from, errno = t.dir(o.OldParent, o.OldName); errno != ok {
@@ -89,7 +99,7 @@ func (t tree) mayReplace(m move) syscall.Errno {
 	switch {
 	case m.dst.Ino == 0:
 		return delegations{t.tx}.mayName(m.to)
-	case m.Flags == RenameNoReplace:
+	case m.Flags&RenameNoReplace != 0:
 		return syscall.EEXIST
 	case m.src.Reserved:
 		return syscall.EBUSY // publish first: an unseen file must not take away a seen one

@@ -4,10 +4,8 @@ import (
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
-
-// entryFormat is the first byte of an encoded entry.
-const entryFormat = 1
 
 // MaxEntryBytes bounds an encoded entry, so that one entry always fits one transaction.
 const MaxEntryBytes = 1 << 20
@@ -17,7 +15,7 @@ func EncodeEntry(e Entry) []byte { return AppendEntry(nil, e) }
 
 // AppendEntry appends the log form of e to buf.
 func AppendEntry(buf []byte, e Entry) []byte {
-	c := writer(append(buf, entryFormat))
+	c := writer(buf)
 	e.codeHead(c)
 	code := e.Op.opcode()
 	c.U8(&code)
@@ -32,14 +30,10 @@ func DecodeEntry(data []byte) (Entry, error) {
 		return e, fmt.Errorf("meta: decode entry: %d bytes: %w", len(data), errMalformed)
 	}
 	c := reader(data)
-	var format, code uint8
-	c.U8(&format)
-	if c.OK() && format != entryFormat {
-		return e, fmt.Errorf("meta: decode entry: format %d: %w", format, errMalformed)
-	}
+	var code uint8
 	e.codeHead(c)
 	c.U8(&code)
-	op := newOp(code)
+	op := newOp(code, e.Format)
 	if c.OK() && op == nil {
 		return e, fmt.Errorf("meta: decode entry: operation %d: %w", code, errMalformed)
 	}
@@ -53,7 +47,16 @@ func DecodeEntry(data []byte) (Entry, error) {
 	return e, nil
 }
 
+// codeHead lists the format of the entry, which says what comes after it, and who proposes it.
 func (e *Entry) codeHead(c *fields) {
+	c.format = max(e.Format, format.First)
+	c.V64(&c.format)
+	if c.Reading() {
+		e.Format = c.format
+	}
+	if c.format < format.First {
+		c.Fail("format %d", c.format)
+	}
 	c.node(&e.Node)
 	c.V32(&e.Incarnation)
 	c.V64(&e.Seq)
@@ -99,10 +102,16 @@ var opMakers = map[uint8]func() codedOp{
 	32: func() codedOp { return new(ReturnNames) },
 	33: func() codedOp { return new(RecallNames) },
 	34: func() codedOp { return &Publish{Made: new(Made)} },
+	35: func() codedOp { return new(RaiseFormat) },
+	36: func() codedOp { return new(Audit) },
 }
 
-func newOp(code uint8) codedOp {
-	if mk := opMakers[code]; mk != nil {
+// opSince are the formats in which operations came that are not of the first one.
+var opSince = map[uint8]uint64{}
+
+// newOp makes an empty operation of a code, nil if a format has none.
+func newOp(code uint8, format uint64) codedOp {
+	if mk := opMakers[code]; mk != nil && opSince[code] <= format {
 		return mk()
 	}
 	return nil
@@ -174,6 +183,9 @@ func (o *Rename) code(c *fields) {
 	c.ino(&o.NewParent)
 	c.str(&o.NewName)
 	c.V32(&o.Flags)
+	if o.Flags&RenameWhiteout != 0 {
+		o.Cred.code(c)
+	}
 }
 
 func (o *SetAttr) code(c *fields) {
@@ -217,6 +229,14 @@ func (o *Publish) code(c *fields) {
 	}
 }
 
+func (o *Audit) code(c *fields) {
+	c.V64(&o.Of)
+	c.V32(&o.UID)
+	c.V32(&o.Login)
+	c.str(&o.Command)
+	c.str(&o.Outcome)
+}
+
 func (o *Abort) code(c *fields) { c.content(&o.Session) }
 
 func (o *Join) code(c *fields) {
@@ -226,6 +246,7 @@ func (o *Join) code(c *fields) {
 	c.Fixed(o.TokenHash[:])
 	c.Flag(&o.Replace)
 	c.Fixed(o.KeyHash[:])
+	c.lastProgram(&o.Program)
 }
 
 func (o *Boot) code(c *fields) {
@@ -233,7 +254,15 @@ func (o *Boot) code(c *fields) {
 	c.Fixed(o.Store[:])
 	c.str(&o.Addr)
 	c.V64(&o.Nonce)
+	c.lastProgram(&o.Program)
+	if o.Program.Formats.Newest != 0 {
+		c.last64(&o.Next)
+	} else if c.Reading() {
+		o.Next = 0
+	}
 }
+
+func (o *RaiseFormat) code(c *fields) { c.V64(&o.To) }
 
 func (o *Down) code(c *fields) {
 	c.node(&o.Node)

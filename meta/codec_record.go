@@ -172,7 +172,7 @@ func (r *nodeRecord) code(c *fields) {
 	c.V64(&r.BootNonce)
 	c.V64(&r.RecheckView)
 	c.Fixed(r.JoinKey[:])
-	c.last64(&r.DrainIndex)
+	c.lastProgram(&r.Program, &r.DrainIndex)
 }
 
 func (r *Result) code(c *fields) {

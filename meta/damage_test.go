@@ -233,6 +233,7 @@ func TestDamagedStateIsReplaced(t *testing.T) {
 // Records that are each whole, but are not the records that were applied, are noticed when all are read.
 func TestVerifyAddsUp(t *testing.T) {
 	db := meta.OpenMemory()
+	defer db.Close() // what is forged is not looked at in the end
 	c := metatest.Over(t, db, 1)
 	f := file(c, meta.RootIno, "f")
 	if err := db.Verify(context.Background(), 1); err != nil {

@@ -35,6 +35,9 @@ type Reader interface {
 	Policy(id PolicyID) (Policy, error)
 	// Members is the placement of a policy for an inode over the current node records.
 	Members(policy PolicyID, ino Ino) ([]NodeID, error)
+	// MembersBeside is Members for a new content that the nodes of full have no room for: with PlaceCopies others stand
+	// in for those.
+	MembersBeside(policy PolicyID, ino Ino, full []NodeID) ([]NodeID, error)
 	// Holds reports whether the log believes that the node holds the content.
 	Holds(node NodeID, id ContentID) (bool, error)
 	// Holders lists the nodes that the log believes to hold the content.
@@ -66,6 +69,8 @@ type StateMachine interface {
 	// Sync makes everything applied so far durable and returns that index.
 	Sync() (uint64, error)
 	Synced() uint64
+	// Format is the format that the cluster uses.
+	Format() uint64
 	// Time is the leader's time of the last proposal that was applied, in nanoseconds.
 	Time() int64
 	// Snapshot streams the whole state at the current index.

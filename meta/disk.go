@@ -7,12 +7,23 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// DefaultReserveBytes is the size of the reserve file.
+// DefaultReserveBytes is the size of the reserve file where the disk is not nearly empty.
 const DefaultReserveBytes = 256 << 20
+
+// While much is free, the reserve is small: an empty node takes little. It is taken whole when less than reserveNear is
+// free, and looked after so often that a disk which is written at fillRate can't become full in between.
+const (
+	reserveFew  = 8 << 20
+	reserveNear = 8 << 30
+	fillRate    = 4 << 30 // bytes per second
+	keepMin     = time.Second
+	keepMax     = 30 * time.Second
+)
 
 // Space that must be free beside the reserve. A flush of a memtable and the compactions it sets off write some
 // 40 MiB through shared mappings, where a full disk kills the process.
@@ -41,6 +52,7 @@ const reserveName = "RESERVE"
 type disk struct {
 	log   *slog.Logger
 	goal  int64 // of the reserve
+	near  int64 // with less than this free, the reserve is taken whole
 	root  string
 	mu    sync.Mutex
 	state string // badger's directory; the fields below belong to it
@@ -50,7 +62,7 @@ type disk struct {
 }
 
 func newDisk(root string, goal int64, log *slog.Logger) *disk {
-	return &disk{root: root, goal: goal, log: log, since: checkBytes}
+	return &disk{root: root, goal: goal, near: reserveNear, log: log, since: checkBytes}
 }
 
 // prepare frees the reserve, so that an opening has room, and removes logs that were made ahead and not used: badger
@@ -222,14 +234,23 @@ func (d *disk) shrink() error {
 	return nil
 }
 
+// want is how large the reserve should be.
+func (d *disk) want(free int64) int64 {
+	if free >= d.near {
+		return min(d.goal, reserveFew)
+	}
+	return d.goal
+}
+
 // retake grows the reserve while that leaves enough free.
 func (d *disk) retake(free int64) error {
-	if d.have >= d.goal || free-(d.goal-d.have) < spaceWarn {
+	want := d.want(free)
+	if d.have >= want || free-(want-d.have) < spaceWarn {
 		return nil
 	}
-	err := allocate(filepath.Join(d.root, reserveName), d.goal, 0)
+	err := allocate(filepath.Join(d.root, reserveName), want, 0)
 	if err == nil {
-		d.have = d.goal
+		d.have = want
 	}
 	if errors.Is(err, unix.ENOSPC) {
 		return nil
@@ -257,6 +278,21 @@ func freeBytes(dir string) (int64, error) {
 	return int64(s.Bavail) * s.Frsize, nil
 }
 
+// keep takes the reserve whole if the disk is no longer nearly empty, and returns after which time it must be called
+// again.
+func (d *disk) keep() time.Duration {
+	if d == nil {
+		return keepMax
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free, err := freeBytes(d.root)
+	if err == nil && free >= spaceWarn && d.have > 0 { // else the state is being opened, or low takes the reserve again
+		_ = d.retake(free)
+	}
+	return min(max(time.Duration((free-d.near)/(fillRate/1000))*time.Millisecond, keepMin), keepMax)
+}
+
 // low reports whether changes should be refused before they are proposed.
 func (d *disk) low() bool {
 	if d == nil {
@@ -265,10 +301,10 @@ func (d *disk) low() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	free, err := freeBytes(d.root)
-	if err == nil && free >= spaceWarn && d.have < d.goal {
+	if err == nil && free >= spaceWarn && d.have < d.want(free) {
 		err = d.retake(free)
 	}
-	return err != nil || free < spaceWarn || d.have < d.goal
+	return err != nil || free < spaceWarn || d.have < d.want(free)
 }
 
 // bare reports whether so much of the reserve is used up that names must not even be removed.

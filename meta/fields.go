@@ -13,11 +13,18 @@ var errMalformed = coder.ErrMalformed
 // fields is a coder that knows the types of this package. One method of each type (code) lists its fields. Numbers are
 // varints, except times, which are eight bytes, big endian, as are all numbers in keys. An entry and a record are
 // bounded as a whole; lists and texts in them are bounded by what is left of that.
-type fields struct{ coder.Coder }
+type fields struct {
+	coder.Coder
+	format uint64 // of the entry that is coded; records have none, see since
+}
 
-func writer(buf []byte) *fields { return &fields{coder.Writer(buf, coder.Big)} }
+func writer(buf []byte) *fields { return &fields{Coder: coder.Writer(buf, coder.Big)} }
 
-func reader(b []byte) *fields { return &fields{coder.Reader(b, coder.Big)} }
+func reader(b []byte) *fields { return &fields{Coder: coder.Reader(b, coder.Big)} }
+
+// since reports whether an entry has the fields that came in a format. A record has no format: a field that is added to
+// it is one of the last, and left out when it is 0, which it is until an entry of the new format sets it.
+func (c *fields) since(format uint64) bool { return c.format >= format }
 
 // last64 are numbers at the end. Those from which on all are 0 are left out, as in records from before they were added.
 func (c *fields) last64(ps ...*uint64) {
@@ -35,6 +42,17 @@ func (c *fields) last64(ps ...*uint64) {
 	}
 	if c.Reading() && last == 0 {
 		c.Fail("a last number that is 0")
+	}
+}
+
+// lastProgram is the program of a node, behind numbers at the end (last64). Without formats all of it is left out, as
+// in what was written before it was added.
+func (c *fields) lastProgram(p *Program, before ...*uint64) {
+	c.last64(append(before, &p.Formats.Oldest, &p.Formats.Newest)...)
+	if p.Formats.Newest != 0 {
+		c.str(&p.Version)
+	} else if c.Reading() {
+		p.Version = ""
 	}
 }
 

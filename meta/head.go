@@ -1,5 +1,7 @@
 package meta
 
+import "github.com/rdmcfs/rdmcfs/internal/format"
+
 // FirstGeneration is the cluster generation of a new cluster.
 const FirstGeneration = 1
 
@@ -18,7 +20,20 @@ type head struct {
 	Bytes         uint64
 	Sum           sum128 // over all keys but the head
 	Removed       uint64 // rows in tableRemoved
+	Raised        uint64 // the cluster's format, once it is not the first
 }
+
+// format is the cluster's format.
+func (h *head) format() uint64 { return max(h.Raised, format.First) }
+
+// headReader is the part of a DB that reads what entries must carry.
+type headReader struct{ db *DB }
+
+// Format is the format that the cluster uses.
+func (r headReader) Format() uint64 { return r.db.cur.Load().head.format() }
+
+// Generation is the cluster generation that entries must carry.
+func (r headReader) Generation() uint32 { return r.db.cur.Load().head.Generation }
 
 func (h *head) code(c *fields) {
 	c.V64(&h.Index)
@@ -34,7 +49,7 @@ func (h *head) code(c *fields) {
 	c.V64(&h.Bytes)
 	c.V64(&h.Sum.hi)
 	c.V64(&h.Sum.lo)
-	c.last64(&h.Removed)
+	c.last64(&h.Removed, &h.Raised)
 }
 
 // builtinPolicy is the default of a new cluster: all nodes.

@@ -29,6 +29,8 @@ import (
 //	q policy                       Policy
 //	t hash                         token
 //	y                              electorate: who votes in raft
+//	A                              auditCount: how many rows the next table has
+//	A index                        auditRecord: a command that changed the cluster
 //	l ino                          fileLocks: who decides the locks of a file, and its locks
 //	j node incarnation ino         files in whose fileLocks an incarnation is named
 //	g node incarnation space id ino   files whose record locks an owner waits for
@@ -62,6 +64,7 @@ const (
 	tableWaits    = 'g'
 	tableNames    = 'e'
 	tableNamesOf  = 'h'
+	tableAudit    = 'A'
 )
 
 var headKey = []byte{tableHead}

@@ -36,10 +36,11 @@ const (
 // applying the log again from there writes the same keys at the same timestamps, which fills every gap. For that the
 // versions at the marker must not be compacted away: see keepFrom.
 type badgerStore struct {
-	db     *badger.DB
-	dir    string
-	marker *marker
-	live   *liveTables
+	db         *badger.DB
+	dir        string
+	marker     *marker
+	live       *liveTables
+	compaction *compaction // nil: nothing is compacted
 }
 
 func badgerOptions(dir string, opts Options) badger.Options {
@@ -95,6 +96,9 @@ func openBadger(dir string, opts Options) (*badgerStore, uint64, error) {
 	index, err := s.begin()
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("meta: open %s: %w", dir, err), db.Close())
+	}
+	if !opts.still {
+		s.compaction = newCompaction(db, opts.rest)
 	}
 	return s, index, nil
 }
@@ -152,6 +156,7 @@ func (s *badgerStore) view(index uint64) kvView {
 // commit writes one version. A large one takes several of badger's transactions; that is safe, since nobody reads the
 // version before all of them are done, and an opening never begins from one that was not synced whole.
 func (s *badgerStore) commit(index uint64, writes []kvWrite) error {
+	s.compaction.committed()
 	txn := s.db.NewTransactionAt(stamp(index), true)
 	defer func() { txn.Discard() }()
 	for _, w := range writes {
@@ -204,6 +209,7 @@ func (s *badgerStore) keepFrom(index uint64) { s.db.SetDiscardTs(stamp(index)) }
 func (s *badgerStore) beyond(index uint64) bool { return s.db.MaxVersion() > stamp(index) }
 
 func (s *badgerStore) close() error {
+	s.compaction.close()
 	err := s.db.Close()
 	left := s.live.closed()
 	if errors.Is(left, ErrDamaged) {

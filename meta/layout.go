@@ -31,7 +31,7 @@ type layout struct {
 	root string
 	lock *os.File
 	num  int  // of the current state directory
-	lost bool // CURRENT is gone, and the state that it must have named is there
+	lost bool // CURRENT is gone, and the state that it must have named is there; or it names none
 }
 
 func openLayout(root string) (*layout, error) {
@@ -63,13 +63,10 @@ func (l *layout) readCurrent() error {
 		return err
 	}
 	if err == nil {
-		name := strings.TrimSpace(string(raw))
-		if _, err := fmt.Sscanf(name, statePrefix+"%d", &l.num); err != nil || l.num < 1 || name != l.name(l.num) {
-			return fmt.Errorf("%s names %q: %w", currentName, name, errMalformed)
+		if l.num, err = l.named(strings.TrimSpace(string(raw))); err != nil {
+			return err
 		}
-	}
-	if _, err := os.Stat(l.path(l.num)); l.num > 0 && err != nil {
-		return fmt.Errorf("%s names a state that is not there: %w", currentName, err)
+		l.lost = l.num == 0
 	}
 	states, err := filepath.Glob(filepath.Join(l.root, statePrefix+"*"))
 	if err != nil {
@@ -88,7 +85,18 @@ func (l *layout) readCurrent() error {
 	return nil
 }
 
-// findLost looks for a state that was in use, when CURRENT is not there. One that was never named has applied nothing.
+// named is the number of the state of that name, 0 if there is none.
+func (l *layout) named(name string) (num int, err error) {
+	if _, err := fmt.Sscanf(name, statePrefix+"%d", &num); err != nil || num < 1 || name != l.name(num) {
+		return 0, nil
+	}
+	if _, err = os.Stat(l.path(num)); errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	return num, err
+}
+
+// findLost looks for a state that was in use, when CURRENT names none. One that was never named has applied nothing.
 func (l *layout) findLost(states []string) {
 	for _, s := range states {
 		var num int

@@ -13,8 +13,15 @@ import (
 // damage. It is no state of a node that has applied nothing.
 func TestStateWithoutItsMarkerIsDamaged(t *testing.T) {
 	for name, harm := range map[string]func(path string) error{
-		"SYNCED is empty": func(path string) error { return os.Truncate(filepath.Join(path, "state-1", "SYNCED"), 0) },
-		"SYNCED is gone":  func(path string) error { return os.Remove(filepath.Join(path, "state-1", "SYNCED")) },
+		"SYNCED is empty":  func(path string) error { return os.Truncate(filepath.Join(path, "state-1", "SYNCED"), 0) },
+		"SYNCED is gone":   func(path string) error { return os.Remove(filepath.Join(path, "state-1", "SYNCED")) },
+		"CURRENT is empty": func(path string) error { return os.Truncate(filepath.Join(path, "CURRENT"), 0) },
+		"CURRENT is no name": func(path string) error {
+			return os.WriteFile(filepath.Join(path, "CURRENT"), []byte("stave-1\n"), 0o600)
+		},
+		"CURRENT names a state that is not there": func(path string) error {
+			return os.WriteFile(filepath.Join(path, "CURRENT"), []byte("state-3\n"), 0o600)
+		},
 		"CURRENT is gone": func(path string) error { return os.Remove(filepath.Join(path, "CURRENT")) },
 	} {
 		dir, twin := filled(t)

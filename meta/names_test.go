@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
 )
@@ -114,6 +115,33 @@ func TestBootFencesTheIncarnationBefore(t *testing.T) {
 	}
 }
 
+// What a dead process has sent may reach the log late, even if it is sent from two nodes. It must not end the process
+// that lives, nor look like another machine with a copy of the directory.
+func TestLateBootOfADeadProcessEndsNothing(t *testing.T) {
+	c := metatest.New(t, 2)
+	boot := func(nonce uint64, next uint64) meta.Result {
+		program := meta.Program{Version: "v", Formats: format.Range{Oldest: 1, Newest: 1}}
+		return c.ProposeAs(meta.Lease{Node: 2}, &meta.Boot{Node: 2, Store: [16]byte{15: 2}, Nonce: nonce, Next: next,
+			Program: program})
+	}
+	next := uint64(c.Lease(2).Incarnation) + 1
+	living := boot(9, next)
+	if living.Errno != 0 || uint64(living.Incarnation) != next {
+		t.Fatalf("%+v", living)
+	}
+	for nonce := range uint64(2) {
+		if late := boot(1+nonce, next); late.Errno != syscall.EAGAIN || late.Incarnation != living.Incarnation {
+			t.Fatalf("a late boot: %+v", late)
+		}
+	}
+	if again := boot(9, next); again.Errno != 0 || again.Incarnation != living.Incarnation {
+		t.Fatalf("asked again: %+v", again)
+	}
+	if now := c.Lease(2).Incarnation; now != living.Incarnation {
+		t.Fatalf("incarnation %d, want %d", now, living.Incarnation)
+	}
+}
+
 func TestManyReservationsAreFreedInSteps(t *testing.T) {
 	c := metatest.New(t, 2)
 	dir := mkdir(c, meta.RootIno, "d")
@@ -213,7 +241,9 @@ func TestRename(t *testing.T) {
 	wantErrno(t, mv(a, b, "none", "x", 0), syscall.ENOENT)
 	wantErrno(t, mv(a, b, "f", "g", meta.RenameNoReplace), syscall.EEXIST)
 	wantErrno(t, mv(a, b, "f", "x", meta.RenameExchange), syscall.ENOENT)
-	wantErrno(t, mv(a, b, "f", "x", 4), syscall.EINVAL)
+	wantErrno(t, mv(a, b, "f", "x", 8), syscall.EINVAL)
+	wantErrno(t, mv(a, b, "f", "x", meta.RenameExchange|meta.RenameWhiteout), syscall.EINVAL)
+	wantErrno(t, mv(a, b, "f", "x", meta.RenameExchange|meta.RenameNoReplace), syscall.EINVAL)
 	wantErrno(t, mv(meta.RootIno, sub, "a", "x", 0), syscall.EINVAL)
 	wantErrno(t, mv(a, meta.RootIno, "sub", "a", 0), syscall.ENOTEMPTY)
 	wantErrno(t, mv(a, meta.RootIno, "sub", "b", 0), syscall.ENOTEMPTY)
@@ -281,5 +311,30 @@ func TestAttributes(t *testing.T) {
 	sub := c.Do(1, &meta.Create{Parent: d, Name: "s", Kind: meta.KindDir, Mode: 0o755, Cred: meta.Cred{GID: 9}})
 	if sub.Inode.GID != 5 || sub.Inode.Mode != 0o2755 {
 		t.Fatalf("%+v", sub.Inode)
+	}
+}
+
+// A whiteout is a character device of number 0 at the old name. Nobody sees the name missing.
+func TestRenameLeavesAWhiteout(t *testing.T) {
+	c := metatest.New(t, 1)
+	a, b := mkdir(c, meta.RootIno, "a"), mkdir(c, meta.RootIno, "b")
+	f, sub, g := file(c, a, "f"), mkdir(c, a, "sub"), file(c, b, "g")
+	cred := meta.Cred{UID: 7, GID: 8}
+	mv := func(o, n string, flags uint32) meta.Result {
+		return c.Propose(1, &meta.Rename{OldParent: a, OldName: o, NewParent: b, NewName: n, Flags: flags, Cred: cred})
+	}
+	wantErrno(t, mv("f", "g", meta.RenameWhiteout|meta.RenameNoReplace), syscall.EEXIST)
+	if res := mv("f", "g", meta.RenameWhiteout); res.Errno != 0 || res.Ino != f || res.Removed != g {
+		t.Fatalf("%+v", res)
+	}
+	wantErrno(t, mv("sub", "sub", meta.RenameWhiteout), 0)
+	for _, name := range []string{"f", "sub"} {
+		i, err := c.DB.Lookup(a, name, meta.Lease{})
+		if err != nil || i.Kind != meta.KindChar || i.Rdev != 0 || i.Mode != 0 || i.Nlink != 1 || i.UID != 7 || i.GID != 8 {
+			t.Errorf("%s: %+v, %v", name, i, err)
+		}
+	}
+	if i, err := c.DB.Inode(sub); err != nil || i.Parent != b || nlink(t, c, a) != 2 || nlink(t, c, b) != 3 {
+		t.Errorf("%+v, %v, links %d %d", i, err, nlink(t, c, a), nlink(t, c, b))
 	}
 }

@@ -14,11 +14,24 @@ type Entry struct {
 	Seq         uint64 // of the proposal within the incarnation, from 1
 	Acked       uint64 // all proposals <= Acked are known answered to the proposer; their results are dropped
 	Generation  uint32 // of the cluster; others are refused
-	Op          Op
+	// Format is the cluster's, as the proposer knows it: the entry has the operations and fields of that format. 0 is
+	// the first.
+	Format uint64
+	Op     Op
 }
 
 // Op is one of the operation types below. Each carries its preconditions; apply answers an errno.
 type Op interface{ opcode() uint8 }
+
+// Audit notes a command that is about to change the cluster, or, with Of, how one has ended that was noted by the entry
+// of that log index. Texts are in UTF-8 and of at most AuditTextMax bytes. ENOENT: no command of this node that is
+// still running was noted there.
+type Audit struct {
+	Of         uint64
+	UID, Login uint32 // whose command it is, and who had logged in; NoLogin if not known
+	Command    string // as it was typed
+	Outcome    string // with Of: an error, "" if there was none
+}
 
 // Cred identifies the caller, who owns what is made.
 type Cred struct{ UID, GID uint32 }
@@ -88,13 +101,15 @@ type Rmdir struct {
 	Name   string
 }
 
-// Rename moves a name. Flags are the flags of renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE.
+// Rename moves a name. Flags are the flags of renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT. The last
+// one leaves a whiteout at the old name, which overlayfs asks for: a character device of number 0, owned by Cred.
 type Rename struct {
 	OldParent Ino
 	OldName   string
 	NewParent Ino
 	NewName   string
 	Flags     uint32
+	Cred      Cred // with RenameWhiteout only
 }
 
 // AttrMask says which fields of an AttrPatch count.
@@ -189,17 +204,28 @@ type Join struct {
 	Replace   bool
 	// KeyHash is of the machine's key: it identifies a repeated join, whichever node is asked.
 	KeyHash [32]byte
+	Program Program // of the machine. EPROTONOSUPPORT: it does not know the cluster's format
 }
 
 // Boot begins a new incarnation of a node. A later boot fences the earlier one. Result.Incarnation and
 // Result.View answer. Boot of another Store than the recorded one is refused unless the record has none
-// (EEXIST: a copied or replaced data directory).
+// (EEXIST: a copied or replaced data directory). EAGAIN: Next does not follow Result.Incarnation, which is the last. So
+// what a dead process has sent, and what reaches the log late, does not end a later process.
 type Boot struct {
 	Node  NodeID
 	Store [16]byte
 	Addr  string
-	Nonce uint64
+	Nonce uint64 // of a boot that is asked for again; its answer is the same
+	// Program is what runs there from now on. EPROTONOSUPPORT: it does not know the cluster's format.
+	Program Program
+	// Next is the incarnation that is asked for. 0, as in entries of older programs: whatever comes next. A Program that
+	// does not say its formats can't say it.
+	Next uint64
 }
+
+// RaiseFormat makes the cluster use the next format, To. EBUSY: the program of Result.Node does not know it. EDOM: To
+// is not the next one.
+type RaiseFormat struct{ To uint64 }
 
 // Down declares a node down at an incarnation and fences that incarnation: its later publishes are refused,
 // its undecided sessions aborted, its reserved names freed. Proposed by the leader.
@@ -446,6 +472,8 @@ func (*Reserve) opcode() uint8       { return 30 }
 func (*DelegateNames) opcode() uint8 { return 31 }
 func (*ReturnNames) opcode() uint8   { return 32 }
 func (*RecallNames) opcode() uint8   { return 33 }
+func (*RaiseFormat) opcode() uint8   { return 35 }
+func (*Audit) opcode() uint8         { return 36 }
 
 func (o *Publish) opcode() uint8 {
 	if o.Made != nil {

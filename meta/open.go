@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // Options of Open.
@@ -22,13 +25,23 @@ type Options struct {
 	// use of the state, see Distrust, which is done for it if it is nil. It must not read the database.
 	Damaged func(state uint64, why error)
 
+	// Formats are the formats that the program knows; the zero value is format.Known. A state in a later one is neither
+	// opened nor made: the error wraps format.ErrUnknown.
+	Formats format.Range
+	// Raised is called before a state is stored that is the first here in a later format than the one before. An error
+	// keeps the state as it was.
+	Raised func(number uint64) error
+
 	memTable int64 // tests: bytes of a memtable, 0 = memTableBytes
 	still    bool  // tests: nothing is compacted but by Compact
+
+	rest time.Duration // tests: compactors end after it, 0 = compactionRest
 }
 
 // DB is the namespace of one node. Apply, Sync and Restore are called by one goroutine each; reads by any.
 type DB struct {
 	lockReader
+	headReader
 
 	// life is held by every call while it uses store, and taken alone to replace or close it. No call holds it
 	// across a wait for another node.
@@ -46,7 +59,7 @@ type DB struct {
 
 	pins struct {
 		sync.Mutex
-		open map[*snapshot]struct{} // under way: their versions are kept
+		open map[*pin]struct{} // under way: their versions are kept
 	}
 
 	// All nil in memory.
@@ -66,14 +79,18 @@ var _ StateMachine = (*DB)(nil)
 // OpenMemory makes a database in memory. It behaves like one on disk: what is applied is durable only after Sync, see
 // CrashClone.
 func OpenMemory() *DB {
-	m := newMemoryStore()
-	_, writes := genesis()
-	_ = m.commit(0, writes) // memory does not fail
-	db, err := newDB(m, 0)
+	db, err := openMemory(Options{})
 	if err != nil {
 		panic(err) // tidy: our own genesis decodes
 	}
 	return db
+}
+
+func openMemory(opts Options) (*DB, error) {
+	m := newMemoryStore()
+	_, writes := genesis()
+	_ = m.commit(0, writes) // memory does not fail
+	return newDB(m, 0, opts)
 }
 
 // Open opens or makes a database in a directory. After a crash it begins at the last synced index, and its caller
@@ -105,8 +122,10 @@ func OpenEmpty(dir string, opts Options) (db *DB, promised uint64, err error) {
 		}
 		_ = m.close()
 	}
-	db = OpenMemory()
-	db.layout, db.opts = l, opts
+	if db, err = openMemory(opts); err != nil {
+		return nil, promised, err
+	}
+	db.layout = l
 	if db.opts.ReserveBytes == 0 {
 		db.opts.ReserveBytes = DefaultReserveBytes
 	}
@@ -137,7 +156,7 @@ func openState(l *layout, opts Options) (*DB, error) {
 	}
 	num := max(1, l.num)
 	if l.lost {
-		return nil, damagef("%s is missing, and there is a state", currentName)
+		return nil, damagef("%s is missing or damaged", currentName)
 	}
 	marker, err := os.Stat(filepath.Join(l.path(num), markerName))
 	if l.num > 0 && (errors.Is(err, os.ErrNotExist) || err == nil && marker.Size() == 0) {
@@ -153,7 +172,7 @@ func openState(l *layout, opts Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := newDB(s, index)
+	db, err := newDB(s, index, opts)
 	if err == nil {
 		err = d.opened()
 	}
@@ -163,16 +182,19 @@ func openState(l *layout, opts Options) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	db.disk, db.layout, db.opts = d, l, opts
+	db.disk, db.layout = d, l
 	return db, nil
 }
 
 // newDB loads the version at index from a store.
-func newDB(s kvStore, index uint64) (*DB, error) {
-	db := &DB{store: s}
-	db.lockReader = lockReader{db}
-	db.pins.open = map[*snapshot]struct{}{}
+func newDB(s kvStore, index uint64, opts Options) (*DB, error) {
+	db := &DB{store: s, opts: opts}
+	db.lockReader, db.headReader = lockReader{db}, headReader{db}
+	db.pins.open = map[*pin]struct{}{}
 	v, err := loadVersion(s, index)
+	if err == nil {
+		err = db.opts.knows(&v.head)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +226,29 @@ func loadVersion(s kvStore, index uint64) (*version, error) {
 	return v, nil
 }
 
+// knows returns an error that wraps format.ErrUnknown if the program does not know the format of a state.
+func (o *Options) knows(h *head) error {
+	known := o.Formats
+	if known == (format.Range{}) {
+		known = format.Known
+	}
+	if h.format() > known.Newest { // entries of earlier formats can always be applied
+		return known.Check(h.format())
+	}
+	return nil
+}
+
+// raise is called before a state takes the place of another one.
+func (o *Options) raise(from, to *head) error {
+	if from.format() >= to.format() {
+		return nil
+	}
+	if err := o.knows(to); err != nil || o.Raised == nil {
+		return err
+	}
+	return o.Raised(to.format())
+}
+
 // Clone copies a database in memory at its present state, with what is synced and what is not.
 func (db *DB) Clone() *DB { return db.CrashClone(db.Index()) }
 
@@ -211,7 +256,7 @@ func (db *DB) Clone() *DB { return db.CrashClone(db.Index()) }
 // entries up to keep had reached the disk. It panics for a database on disk.
 func (db *DB) CrashClone(keep uint64) *DB {
 	m, index := db.store.(*memoryStore).clone(keep)
-	out, err := newDB(m, index)
+	out, err := newDB(m, index, Options{Formats: db.opts.Formats})
 	if err != nil {
 		panic(err) // tidy: what was applied decodes
 	}
@@ -249,6 +294,9 @@ func (db *DB) apply(index uint64, now int64, size int, run func(*tx) Result) (Re
 	if t.err != nil {
 		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, asDamage("records", t.err))
 	}
+	if err := db.opts.raise(&cur.head, &t.head); err != nil {
+		return Result{}, nil, fmt.Errorf("meta: apply entry %d: %w", index, err)
+	}
 	if err := db.store.commit(index, writes); err != nil {
 		return Result{}, nil, fmt.Errorf("meta: commit entry %d: %w", index, err)
 	}
@@ -273,12 +321,12 @@ func (db *DB) Sync() (uint64, error) {
 	return index, nil
 }
 
-// letGo lets the store drop versions that nobody reads any more: below what is synced and below every snapshot.
+// letGo lets the store drop versions that nobody reads any more: below what is synced and below every pin.
 func (db *DB) letGo(index uint64) {
 	db.pins.Lock()
 	defer db.pins.Unlock()
-	for s := range db.pins.open {
-		index = min(index, s.index)
+	for p := range db.pins.open {
+		index = min(index, p.index())
 	}
 	if index > db.oldest.Load() {
 		db.oldest.Store(index)
@@ -291,6 +339,10 @@ func (db *DB) Synced() uint64 { return db.synced.Load() }
 
 // SpaceLow reports whether the disk is so full that changes must be refused before they are proposed.
 func (db *DB) SpaceLow() bool { return db.disk.low() }
+
+// KeepSpace keeps space for a disk that becomes full, the more the less is free. It returns after which time it is to
+// be called again.
+func (db *DB) KeepSpace() time.Duration { return db.disk.keep() }
 
 // SpaceFor reports whether an operation may be proposed as far as the disk is concerned. Removing names is how users
 // make space: it may use the reserve, except the part that is kept for what other nodes change.
@@ -314,7 +366,7 @@ func (db *DB) Close() error {
 		return nil
 	}
 	db.closed = true
-	db.abandonSnapshots()
+	abandonPins(db)
 	db.disk.release()
 	err = errors.Join(err, db.store.close())
 	if db.layout != nil {

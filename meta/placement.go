@@ -13,6 +13,8 @@ import "sort"
 //   - PlaceCopies: assignment depends on which other nodes there are, so the assigned nodes are written into the
 //     content's record at publish (Placed). Joins and evictions change [cluster.members] but not Placed: nobody is
 //     believed to hold because another left. A node enters Placed only by saying Held, and leaves it only by Release.
+//     A publish may say that members have no room: the next nodes stand in for them, as for members that are down, and
+//     are written into Placed beside them.
 //   - Policies are never changed; a directory, or the default, is pointed at another one.
 //
 // Said otherwise, in this order: an owed row (node up at publish, no vote; or lost later); the backlog, ranges of
@@ -43,7 +45,10 @@ func (p *Policy) eligible(n *nodeRecord) bool {
 }
 
 // members is the placement of a policy for an inode over the present nodes that are not draining, ascending.
-func (c *cluster) members(p *Policy, ino Ino) []NodeID {
+func (c *cluster) members(p *Policy, ino Ino) []NodeID { return c.membersBeside(p, ino, nil) }
+
+// membersBeside is members for a content that nodes have no room for: with PlaceCopies others stand in for them.
+func (c *cluster) membersBeside(p *Policy, ino Ino, full []NodeID) []NodeID {
 	var out []NodeID
 	for _, n := range c.nodes {
 		if p.eligible(n) && !n.draining() {
@@ -51,7 +56,7 @@ func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 		}
 	}
 	if p.Placement == PlaceCopies {
-		out = c.pick(out, int(p.Copies), ino)
+		out = c.pick(out, int(p.Copies), ino, full)
 	}
 	return out
 }
@@ -60,8 +65,8 @@ func (c *cluster) members(p *Policy, ino Ino) []NodeID {
 const rackLabel = "rack"
 
 // pick chooses copies nodes in rendezvous order of the inode, distinct racks first. For each chosen node that is not
-// up, the next node that is up joins as its substitute.
-func (c *cluster) pick(from []NodeID, copies int, ino Ino) []NodeID {
+// up, or is full, the next node that is up and not full joins as its substitute.
+func (c *cluster) pick(from []NodeID, copies int, ino Ino, full []NodeID) []NodeID {
 	order := append([]NodeID(nil), from...)
 	weight := make(map[NodeID]uint64, len(order))
 	for _, n := range order {
@@ -73,14 +78,15 @@ func (c *cluster) pick(from []NodeID, copies int, ino Ino) []NodeID {
 	})
 	order = c.spread(order)
 	chosen, substitutes := order[:min(copies, len(order))], 0
+	takes := func(n NodeID) bool { return c.node(n).State == NodeUp && !contains(full, n) }
 	for _, n := range chosen {
-		if c.node(n).State != NodeUp {
+		if !takes(n) {
 			substitutes++
 		}
 	}
 	out := append([]NodeID(nil), chosen...)
 	for _, n := range order[len(chosen):] {
-		if substitutes > 0 && c.node(n).State == NodeUp {
+		if substitutes > 0 && takes(n) {
 			out = append(out, n)
 			substitutes--
 		}

@@ -1,6 +1,7 @@
 package meta_test
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -450,6 +451,62 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// Where members have no room, nodes that the writer asked for them are members too. How many copies are needed is as
+// before.
+func TestOthersStandInForMembersWithoutRoom(t *testing.T) {
+	c := metatest.New(t, 4)
+	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+	f := newFile(c, "f")
+	policy := mustInode(t, c.DB, f).Policy
+	members, _ := c.DB.Members(policy, f)
+	full := members[:1]
+	beside, err := c.DB.MembersBeside(policy, f, full)
+	if err != nil || len(beside) != 3 {
+		t.Fatal(beside, err)
+	}
+	stand := without(without(beside, members[0]), members[1])[0]
+	var last meta.NodeID
+	for _, n := range []meta.NodeID{1, 2, 3, 4} {
+		if !slices.Contains(beside, n) {
+			last = n
+		}
+	}
+	lacking := func(of ...meta.Missed) *meta.Publish {
+		p := push(c, 1, f, meta.ContentID{}, votes(c, members[1]))
+		p.Missing = append([]meta.Missed{{Node: full[0], Reason: meta.OwedFull}}, of...)
+		return p
+	}
+	p := lacking()
+	p.Votes.Add(last)
+	wantErrno(t, c.Propose(1, p), syscall.EIO) // a vote of a node that is not next
+	p = lacking(meta.Missed{Node: stand, Reason: meta.OwedSlow})
+	wantErrno(t, c.Propose(1, p), syscall.EIO) // who stands in has no copy
+	p = lacking()
+	p.Votes.Add(stand)
+	res := c.Do(1, p)
+	if !slices.Equal(res.Owed, full) || !holds(t, c, stand, p.Session) || !holds(t, c, members[1], p.Session) ||
+		holds(t, c, full[0], p.Session) {
+		t.Errorf("owed to %v", res.Owed)
+	}
+	if l := owed(t, c, full[0]); len(l) != 1 || l[0].Reason != meta.OwedFull {
+		t.Errorf("owed: %+v", l)
+	}
+	rel := &meta.Release{Node: stand, Contents: []meta.ContentID{p.Session}}
+	c.Do(stand, rel)
+	if !holds(t, c, stand, p.Session) {
+		t.Error("let go before the member has it")
+	}
+	c.Do(full[0], &meta.Held{Node: full[0], Contents: []meta.ContentID{p.Session}, View: c.DB.View()})
+	c.Do(stand, rel)
+	if holds(t, c, stand, p.Session) || !holds(t, c, full[0], p.Session) {
+		t.Error("not let go")
+	}
+}
+
+func without(list []meta.NodeID, n meta.NodeID) []meta.NodeID {
+	return slices.DeleteFunc(slices.Clone(list), func(m meta.NodeID) bool { return m == n })
+}
+
 func TestRelease(t *testing.T) {
 	c := metatest.New(t, 3)
 	c.Do(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 1, MinCopies: 1}})
@@ -537,6 +594,35 @@ func TestTokensAreForgotten(t *testing.T) {
 	expire(25 * time.Hour)
 	if known(1) || !known(2) {
 		t.Fatalf("the old token is known: %v, the other: %v", known(1), known(2))
+	}
+}
+
+// The address of a node that is up is no other's. The token of the refused join is good for the next one.
+func TestJoinAtTheAddressOfALiveNode(t *testing.T) {
+	c := metatest.New(t, 2)
+	token := [32]byte{7}
+	c.Do(1, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true, Uses: 1})
+	join := func(name, addr string, replace bool) *meta.Join {
+		return &meta.Join{Name: name, Addr: addr, TokenHash: token, Replace: replace}
+	}
+	view := c.DB.View()
+	wantErrno(t, c.Propose(1, join("new", "node2:7400", false)), syscall.EADDRINUSE)
+	wantErrno(t, c.Propose(1, join("new", "Node2:7400", false)), syscall.EADDRINUSE)
+	wantErrno(t, c.Propose(1, join("node1", "node2:7400", true)), syscall.EADDRINUSE)
+	if nodes, err := c.DB.Nodes(); err != nil || len(nodes) != 2 || c.DB.View() != view {
+		t.Errorf("%d nodes, view %d, %v", len(nodes), c.DB.View(), err)
+	}
+	c.Do(1, &meta.Down{Node: 2, Incarnation: c.Lease(2).Incarnation})
+	c.Do(1, join("new", "node2:7400", false)) // its machine may be a new one
+}
+
+// A node that is replaced may keep its address.
+func TestReplacedNodeKeepsItsAddress(t *testing.T) {
+	c := metatest.New(t, 2)
+	token := [32]byte{7}
+	c.Do(1, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true, Uses: 1})
+	if res := c.Do(1, &meta.Join{Name: "node2", Addr: "node2:7400", TokenHash: token, Replace: true}); res.Node != 2 {
+		t.Errorf("node %d", res.Node)
 	}
 }
 

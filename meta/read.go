@@ -102,9 +102,6 @@ func (db *DB) Index() uint64 { return db.cur.Load().head.Index }
 // Time is the time of the last applied entry.
 func (db *DB) Time() int64 { return db.cur.Load().head.Time }
 
-// Generation is the cluster generation that entries must carry.
-func (db *DB) Generation() uint32 { return db.cur.Load().head.Generation }
-
 // View is the number of the present view.
 func (db *DB) View() uint64 { return db.cur.Load().head.View }
 
@@ -337,12 +334,18 @@ func (db *DB) Policy(id PolicyID) (Policy, error) {
 
 // Members is the placement of a policy for an inode over the present nodes.
 func (db *DB) Members(policy PolicyID, ino Ino) ([]NodeID, error) {
+	return db.MembersBeside(policy, ino, nil)
+}
+
+// MembersBeside is Members for a new content that some nodes have no room for. With PlaceCopies the next nodes stand in
+// for them. The nodes without room are members all the same.
+func (db *DB) MembersBeside(policy PolicyID, ino Ino, full []NodeID) ([]NodeID, error) {
 	cl := db.cur.Load().cl
 	p := cl.policy(policy)
 	if p == nil {
 		return nil, ErrNotFound
 	}
-	return cl.members(p, ino), nil
+	return cl.membersBeside(p, ino, full), nil
 }
 
 // Holds reports whether the log believes that the node holds the content. All nodes hold the empty one.

@@ -1,5 +1,7 @@
 package meta
 
+import "github.com/rdmcfs/rdmcfs/internal/format"
+
 // Kind is what an inode is.
 type Kind uint8
 
@@ -159,9 +161,16 @@ type Node struct {
 	// node because another was evicted; see placement.go.
 	Recheck IndexRange
 	Voter   bool
+	Program Program // as of the last boot, or of the join
 	// DrainIndex is the log index at which the node began to drain: it takes no contents published later. 0: it does
 	// not drain.
 	DrainIndex uint64
+}
+
+// Program is the program that a node runs.
+type Program struct {
+	Version string // of the release, for people
+	Formats format.Range
 }
 
 // IndexRange is the log indexes lo < i <= hi.

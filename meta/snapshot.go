@@ -54,9 +54,7 @@ var ErrSnapshot = errors.New("meta: bad snapshot")
 
 // snapshot streams one version. It is pulled by its reader; between reads it holds nothing but the version.
 type snapshot struct {
-	db    *DB
-	index uint64
-	view  kvView // nil when closed or abandoned
+	*pin
 	cur   kvCursor
 	buf   []byte // what Read has not given out yet
 	count uint64
@@ -69,22 +67,17 @@ type snapshot struct {
 func (db *DB) Snapshot() (io.ReadCloser, uint64, error) {
 	db.life.RLock()
 	defer db.life.RUnlock()
-	if db.closed {
-		return nil, 0, ErrClosed
-	}
-	if err := db.Distrusted(); err != nil {
+	p, err := pinned(db)
+	if err != nil {
 		return nil, 0, err
 	}
-	db.pins.Lock()
-	defer db.pins.Unlock()
-	s := &snapshot{db: db, index: db.Index()}
-	db.pins.open[s] = struct{}{}
-	s.view = db.store.view(s.index)
-	s.cur = s.view.scan(nil, nil)
+	s := &snapshot{pin: p, cur: p.view.scan(nil, nil)}
+	p.before = s.cur.close
 	c := writer(make([]byte, 0, snapshotHeader))
-	codeSnapshotHead(c, &s.index)
+	index := p.index()
+	codeSnapshotHead(c, &index)
 	s.buf = c.Written()
-	return s, s.index, nil
+	return s, index, nil
 }
 
 // Read gives out the next bytes.
@@ -141,27 +134,6 @@ func (s *snapshot) frame() error {
 	return nil
 }
 
-// Close lets the version go.
-func (s *snapshot) Close() error {
-	s.db.life.RLock()
-	defer s.db.life.RUnlock()
-	s.db.pins.Lock()
-	defer s.db.pins.Unlock()
-	s.abandonLocked()
-	return nil
-}
-
-// abandonLocked ends the snapshot; pins is held, and no Read runs (the caller is the reader, or holds life alone).
-func (s *snapshot) abandonLocked() {
-	if s.view == nil {
-		return
-	}
-	s.cur.close()
-	s.view.close()
-	s.view = nil
-	delete(s.db.pins.open, s)
-}
-
 // Restore replaces the state by a snapshot that is not older. It switches to the snapshot only when all of it is there,
 // checked and durable. Until then the old state serves, and it stays if anything fails.
 func (db *DB) Restore(r io.Reader) error {
@@ -177,6 +149,9 @@ func (db *DB) Restore(r io.Reader) error {
 		return fmt.Errorf("meta: restore: %w", err)
 	}
 	v, err := in.fill(fresh, db.disk)
+	if err == nil {
+		err = db.opts.raise(&db.cur.Load().head, &v.head)
+	}
 	if err == nil {
 		err = fresh.sync(in.index)
 	}
@@ -211,7 +186,7 @@ func (db *DB) switchTo(fresh kvStore, v *version) error {
 			return err
 		}
 	}
-	db.abandonSnapshots()
+	abandonPins(db)
 	db.distrust.Store(nil)
 	db.restores.Add(1)
 	db.store = fresh
@@ -230,15 +205,6 @@ func (db *DB) switchTo(fresh kvStore, v *version) error {
 		db.opts.Log.Warn("meta: restore: cleaning up after the switch", "err", err) // the new state stands
 	}
 	return nil
-}
-
-// abandonSnapshots ends every snapshot under way; life is held alone.
-func (db *DB) abandonSnapshots() {
-	db.pins.Lock()
-	defer db.pins.Unlock()
-	for s := range db.pins.open {
-		s.abandonLocked()
-	}
 }
 
 // snapshotReader decodes a snapshot.

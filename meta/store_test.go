@@ -410,6 +410,7 @@ func TestSyncedMeansSynced(t *testing.T) {
 // not fit.
 func TestSnapshotOfAChangedStateIsRefused(t *testing.T) {
 	db := meta.OpenMemory()
+	defer db.Close() // what is forged is not looked at in the end
 	c := metatest.Over(t, db, 1)
 	f := file(c, meta.RootIno, "f")
 	for _, changed := range []bool{false, true} {
@@ -424,6 +425,14 @@ func TestSnapshotOfAChangedStateIsRefused(t *testing.T) {
 		s.Close()
 		if changed != errors.Is(err, meta.ErrSnapshot) || !changed && err != nil {
 			t.Fatalf("changed %v: restore says %v", changed, err)
+		}
+		if s, _, err = db.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = meta.CheckSnapshot(s)
+		s.Close()
+		if changed != errors.Is(err, meta.ErrSnapshot) || !changed && err != nil {
+			t.Fatalf("changed %v: a check says %v", changed, err)
 		}
 	}
 }

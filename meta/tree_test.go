@@ -191,7 +191,7 @@ func (m *tree) rename(v meta.NodeID, o *meta.Rename) syscall.Errno {
 	if dst != 0 {
 		d := m.inodes[dst]
 		switch {
-		case o.Flags == meta.RenameNoReplace:
+		case o.Flags&meta.RenameNoReplace != 0:
 			return syscall.EEXIST
 		case s.owner != 0:
 			return syscall.EBUSY
@@ -363,8 +363,16 @@ func step(r *rapid.T, c *metatest.Cluster, m *tree) {
 		want, got, op = m.rmdir(v, o), c.Propose(v, o).Errno, o
 	default:
 		o := &meta.Rename{OldParent: ino("from"), OldName: name("old"), NewParent: ino("to"), NewName: name("new")}
-		o.Flags = rapid.SampledFrom([]uint32{0, 0, 0, meta.RenameNoReplace, meta.RenameExchange}).Draw(r, "flags")
+		o.Flags = rapid.SampledFrom([]uint32{0, 0, 0, meta.RenameNoReplace, meta.RenameExchange, meta.RenameWhiteout,
+			meta.RenameWhiteout | meta.RenameNoReplace}).Draw(r, "flags")
 		want, got, op = m.rename(v, o), c.Propose(v, o).Errno, o
+		if want == 0 && o.Flags&meta.RenameWhiteout != 0 && m.inodes[o.OldParent].names[o.OldName] == 0 {
+			left, err := c.DB.Lookup(o.OldParent, o.OldName, meta.Lease{})
+			if err != nil || left.Kind != meta.KindChar || left.Rdev != 0 {
+				r.Fatalf("the whiteout is %+v, %v", left, err)
+			}
+			m.made(&meta.Create{Parent: o.OldParent, Name: o.OldName, Kind: meta.KindChar}, left.Ino, 0)
+		}
 	}
 	if got != want {
 		r.Fatalf("node %d %T %+v: %v, the model says %v", v, op, op, got, want)

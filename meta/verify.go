@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -266,32 +267,61 @@ func (db *DB) verifySum(pace func(time.Duration) error) error {
 	if err != nil {
 		return fmt.Errorf("meta: verify: %w", err)
 	}
-	var sum sum128
+	raw, sum, err := in.addUp(pace)
+	if err != nil {
+		return fmt.Errorf("meta: verify: %w", err)
+	}
 	var h head
-	for {
-		began := time.Now()
-		pairs, err := in.frame()
-		if err != nil {
-			return fmt.Errorf("meta: verify: %w", err)
-		}
-		if pairs == nil {
-			break
-		}
-		for _, p := range pairs {
-			if !bytes.Equal(p.key, headKey) {
-				sum.add(hashPair(p.key, p.value))
-			} else if err := decodeRecord(p.value, &h); err != nil {
-				return damagef("head at index %d: %v", index, err)
-			}
-		}
-		if err := pace(time.Since(began)); err != nil {
-			return err
-		}
+	if err := decodeRecord(raw, &h); err != nil {
+		return damagef("head at index %d: %v", index, err)
 	}
 	if h.Index != index || h.Sum != sum {
 		return damagef("records at index %d do not add up to their digest", index)
 	}
 	return nil
+}
+
+// addUp reads all pairs. It returns the record of the head and the sum of the others.
+func (r *snapshotReader) addUp(pace func(time.Duration) error) (raw []byte, sum sum128, err error) {
+	for {
+		began := time.Now()
+		pairs, err := r.frame()
+		if err != nil || pairs == nil {
+			return raw, sum, err
+		}
+		for _, p := range pairs {
+			if bytes.Equal(p.key, headKey) {
+				raw = p.value
+			} else {
+				sum.add(hashPair(p.key, p.value))
+			}
+		}
+		if err := pace(time.Since(began)); err != nil {
+			return raw, sum, err
+		}
+	}
+}
+
+// Snapshotted is what a snapshot says of itself.
+type Snapshotted struct {
+	Index uint64
+	Time  int64 // of the last entry before it, in nanoseconds since 1970
+	Files uint64
+	Bytes uint64 // of all contents
+}
+
+// CheckSnapshot reads a snapshot to its end and checks all of it. The error wraps ErrSnapshot if it is damaged or cut.
+func CheckSnapshot(r io.Reader) (Snapshotted, error) {
+	in, err := newSnapshotReader(r)
+	if err != nil {
+		return Snapshotted{}, err
+	}
+	raw, sum, err := in.addUp(func(time.Duration) error { return nil })
+	var h head
+	if err == nil && (decodeRecord(raw, &h) != nil || h.Index != in.index || h.Sum != sum) {
+		err = fmt.Errorf("meta: the records do not add up to their digest: %w", ErrSnapshot)
+	}
+	return Snapshotted{h.Index, h.Time, h.Files, h.Bytes}, err
 }
 
 // distrustName is a file in a state directory that must not be opened any more: why.

@@ -408,16 +408,25 @@ func TestDamagedBlockIsMendedFromAnotherHolder(t *testing.T) {
 	}
 	n := c.node(2)
 	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
-	damage(t, n.dir, out.Content)
-	n.wantBytes(out.Content, b) // from another holder
-	if !n.rep.member.mender.damaged(out.Content) {
-		t.Fatal("damage was not noticed")
+	n.mendWhenFound()
+	for round := range uint64(2) {
+		damage(t, n.dir, out.Content)
+		n.wantBytes(out.Content, b) // from another holder
+		c.eventually("mended", func() bool { return n.rep.Counters().Mended == round+1 })
+		if n.rep.member.mender.damaged(out.Content) {
+			t.Error("it is still damaged")
+		}
+		n.wantBytes(out.Content, b)
 	}
-	n.rep.member.mender.mend(t.Context(), out.Content)
-	n.wantBytes(out.Content, b)
-	if n.rep.Counters().Mended != 1 {
-		t.Errorf("counters %+v", n.rep.Counters())
-	}
+}
+
+// mendWhenFound starts the node again as one that mends damage only when it is found.
+func (n *testNode) mendWhenFound() {
+	n.c.t.Helper()
+	n.stop()
+	n.tuning.MendEvery = time.Hour
+	n.start()
+	n.rep.Settle(n.c.t.Context()) // damage that the first look at all files finds is reported as lost
 }
 
 // TestDamageOfABusyContentIsMendedLater: deltas are being merged, or it is mended already, when it is to be mended. It
@@ -432,19 +441,23 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 	}
 	n := c.node(2)
 	c.eventually("committed", func() bool { return n.heldHere(out.Content) })
-	damage(t, n.dir, out.Content)
-	n.wantBytes(out.Content, b) // the damage is noticed
+	n.mendWhenFound()
 	setFault := func(fault func(call string) error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.fault = fault
 	}
+	var tried atomic.Bool
 	setFault(func(call string) error {
 		if call != "mend" {
 			return nil
 		}
+		tried.Store(true)
 		return fmt.Errorf("content: mend: %w", content.ErrBusy)
 	})
+	damage(t, n.dir, out.Content)
+	n.wantBytes(out.Content, b) // the damage is noticed
+	c.eventually("tried", tried.Load)
 	n.rep.member.mender.mend(t.Context(), out.Content)
 	if !n.rep.member.lost.empty() {
 		t.Error("it was given up")
@@ -452,7 +465,7 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 	shape := content.Shape{Size: int64(len(b))}
 	if _, err := n.rep.member.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, content.ErrBusy) ||
 		!n.heldHere(out.Content) {
-		t.Errorf("brought anew: %v; here: %v", err, n.heldHere(out.Content))
+		t.Errorf("brought again: %v; here: %v", err, n.heldHere(out.Content))
 	}
 	setFault(nil)
 	n.rep.member.mender.mend(t.Context(), out.Content)
@@ -464,9 +477,11 @@ func TestDamageOfABusyContentIsMendedLater(t *testing.T) {
 
 // TestCommitThatFailedIsRepeated: the disk does not take a commit for a moment.
 func TestCommitThatFailedIsRepeated(t *testing.T) {
-	t.Parallel() // waits for seconds
 	c := newCluster(t, 3, 1)
 	n := c.node(2)
+	n.stop()
+	n.tuning.MendEvery = 50 * time.Millisecond
+	n.start()
 	var tried atomic.Int32
 	n.mu.Lock()
 	n.fault = func(call string) error {
@@ -496,13 +511,13 @@ func TestDamagedContentStaysUntilItIsMended(t *testing.T) {
 	n.tuning.Stuck = 300 * time.Millisecond // for reads that no holder answers
 	n.stop()
 	n.start()
+	c.node(1).stop()
+	c.node(3).stop()
 	damage(t, n.dir, out.Content)
 	if d, err := n.store.Check(t.Context(), storeID(out.Content)); err != nil || d == nil {
 		t.Fatalf("the damage is not found: %v %v", d, err)
 	}
 	m, shape := n.rep.member, content.Shape{Size: int64(len(b))}
-	c.node(1).stop()
-	c.node(3).stop()
 	if _, err := m.beginStore(out.Content, meta.ContentID{}, shape); !errors.Is(err, errNoHolder) {
 		t.Errorf("without other holders: %v", err)
 	}
@@ -543,7 +558,6 @@ func TestLostContentIsToldAndBroughtAnew(t *testing.T) {
 	if err := n.checkBytes(out.Content, b); err != nil {
 		t.Logf("read of the damaged content: %v", err)
 	}
-	n.rep.member.mender.mend(t.Context(), out.Content)
 	c.settled()
 	c.eventually("whole again", func() bool { return n.checkBytes(out.Content, b) == nil && n.heldHere(out.Content) })
 }
@@ -605,7 +619,7 @@ func TestHalfOfARetiredContentIsLetGo(t *testing.T) {
 	if m.runs.find(out.Content) == nil {
 		t.Fatal("the session is over before the content was retired")
 	}
-	if _, err := c.node(1).publish(ino, out.Content, []byte("anew")); err != nil {
+	if _, err := c.node(1).publish(ino, out.Content, []byte("next")); err != nil {
 		t.Fatal(err)
 	}
 	c.eventually("let go", func() bool { return m.runs.find(out.Content) == nil })

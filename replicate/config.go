@@ -42,6 +42,8 @@ type Tuning struct {
 	DeleteAfter  time.Duration // retired contents are deleted after this; 10 min
 	CatchUpEvery time.Duration // the leader looks for owed contents this often, and when notified; 1 s
 	ReleaseEvery time.Duration // a node that stood in for another offers what it holds to be let go this often; 1 min
+	MendEvery    time.Duration // what could not be mended, or committed, when it was found is tried again; 5 s
+	GroupAwaited time.Duration // a small content waits so long for a group that is being made, where that pays; 250 ms
 	// KeepFenced is how long the blocks of a session that was fenced are kept. A root that lives has its next
 	// incarnation and announces the next session of its push within seconds; its close ends 30 s after progress
 	// stopped. 2 min.
@@ -62,6 +64,8 @@ func (t Tuning) withDefaults() Tuning {
 	def(&t.DeleteAfter, 10*time.Minute)
 	def(&t.CatchUpEvery, time.Second)
 	def(&t.ReleaseEvery, time.Minute)
+	def(&t.MendEvery, 5*time.Second)
+	def(&t.GroupAwaited, 250*time.Millisecond)
 	def(&t.KeepFenced, 2*time.Minute)
 	if t.SlowPart == 0 {
 		t.SlowPart = 8

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,6 +200,133 @@ func TestFullMemberIsOwedWithTheReason(t *testing.T) {
 			t.Errorf("size %d: owed for reason %d, want full", size, got)
 		}
 	}
+}
+
+// fill starts nodes again with stores that take nothing.
+func (c *cluster) fill(ids ...meta.NodeID) {
+	c.t.Helper()
+	for _, id := range ids {
+		n := c.node(id)
+		n.stop()
+		n.full = true
+		n.start()
+	}
+}
+
+// Where a policy asks for a number of copies, others stand in for nodes that have no room, at the first file too. When
+// a full node has room it gets its files.
+func TestOthersStandInForFullNodes(t *testing.T) {
+	c := newCluster(t, 4, 3)
+	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 1}})
+	c.fill(2, 3)
+	owed := map[meta.NodeID][]meta.ContentID{}
+	for i := range 12 {
+		ino := c.create(1, fmt.Sprint(i))
+		file, err := c.node(1).db.Inode(ino)
+		if err != nil {
+			t.Fatal(err)
+		}
+		members, err := c.node(1).db.Members(file.Policy, ino)
+		if err != nil || len(members) != 1 {
+			t.Fatal(members, err)
+		}
+		out, err := c.node(1).publish(ino, meta.ContentID{}, randomBytes(uint64(i), []int{200_000, 3 << 20}[i%2]))
+		if err != nil {
+			t.Fatalf("file %d, of node %d: %v", i, members[0], err)
+		}
+		holders, err := c.node(1).db.Holders(out.Content)
+		if err != nil || len(holders) != 1 || holders[0] == 2 || holders[0] == 3 {
+			t.Errorf("file %d, of node %d, is at %v: %v", i, members[0], holders, err)
+		}
+		if full := members[0]; full == 2 || full == 3 {
+			owed[full] = append(owed[full], out.Content)
+			if got := owedReasons(t, c.node(1).db, full)[out.Content]; got != meta.OwedFull {
+				t.Errorf("file %d is owed to node %d for reason %v, want full", i, full, got)
+			}
+		}
+	}
+	if len(owed) != 2 {
+		t.Fatalf("only nodes %v were chosen", owed)
+	}
+	for id, list := range owed {
+		n := c.node(id)
+		n.stop()
+		n.full = false
+		n.start()
+		c.eventually("with room, the node gets its files", func() bool {
+			for _, content := range list {
+				if holds, err := n.db.Holds(id, content); err != nil || !holds {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// A push that has too few copies for lack of room alone, here or elsewhere, says so.
+func TestNoNodeHasRoom(t *testing.T) {
+	for name, policy := range map[string]meta.Policy{
+		"all":         {Placement: meta.PlaceAll, MinCopies: 2},
+		"one copy":    {Placement: meta.PlaceCopies, Copies: 1, Labels: map[string]string{"kind": "disk"}},
+		"both copies": {Placement: meta.PlaceCopies, Copies: 2, Labels: map[string]string{"kind": "disk"}},
+	} {
+		c := newClusterWith(t, 3, 1, func(id meta.NodeID) map[string]string {
+			if id == 1 {
+				return nil
+			}
+			return map[string]string{"kind": "disk"}
+		})
+		c.must(1, &meta.SetPolicy{Dir: 0, Policy: &policy})
+		c.fill(2, 3)
+		for i, size := range []int{200_000, 3 << 20} {
+			_, err := c.node(1).publish(c.create(1, fmt.Sprint(i)), meta.ContentID{}, randomBytes(1, size))
+			if !errors.Is(err, ErrNoSpace) {
+				t.Errorf("%s, %d bytes: %v, want ErrNoSpace", name, size, err)
+			}
+		}
+		if policy.Copies != 2 {
+			continue
+		}
+		c.node(3).stop()
+		_, err := c.node(1).publish(c.create(1, "g"), meta.ContentID{}, randomBytes(1, 200_000))
+		if !errors.Is(err, ErrCopies) || errors.Is(err, ErrNoSpace) {
+			t.Errorf("%s, and one node does not answer: %v, want ErrCopies", name, err)
+		}
+	}
+}
+
+// What a node said of its room counts for its incarnation, and for a while.
+func TestWordOfRoomPasses(t *testing.T) {
+	c := newCluster(t, 2, 1)
+	clock := &handClock{now: time.Unix(1, 0)}
+	b := newRoomBook(Config{Clock: clock, Names: c.node(1).db, Logger: slog.New(slog.DiscardHandler)})
+	nodes, err := c.node(1).db.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lacking := func(what string, bytes int64, want ...meta.NodeID) {
+		t.Helper()
+		if got := b.lacking(nodes, bytes); !slices.Equal(got, want) {
+			t.Errorf("%s: no room for %d bytes at %v, want %v", what, bytes, got, want)
+		}
+	}
+	lacking("nothing was said", 1<<40)
+	b.note(2, NoRoom{FreeBytes: 100, NeedBytes: 500})
+	lacking("said", 100)
+	lacking("said", 101, 2)
+	b.refused(2, 50)
+	lacking("refused", 50, 2)
+	lacking("refused", 49)
+	clock.now = clock.now.Add(roomGood)
+	lacking("long ago", 101)
+	b.refused(2, 50)
+	lacking("refused again", 50, 2)
+	b.forget(2)
+	lacking("room again", 50)
+	b.refused(2, 50)
+	c.restart(2)
+	lacking("another incarnation", 50)
 }
 
 func TestFullWriterGetsNoSpace(t *testing.T) {

@@ -4,10 +4,10 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/blockset"
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // filled is a message with something in each field.
@@ -41,6 +41,7 @@ func goldenMessages() map[string][]byte {
 		"group":           group.encode(),
 		"group-racks":     filled(func(m *groupOpen) { m.Form.Algorithm = schedule.Hybrid }).encode(),
 		"addresses":       filled(func(m *groupAddresses) { no(&m.Refused) }).encode(),
+		"room":            filled[room]().encode(),
 		"group-end":       filled[groupEnd]().encode(), "outcome": encodeOutcome(*filled(no)),
 		"outcome-yes": encodeOutcome(refusal{}),
 	}

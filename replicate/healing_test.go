@@ -3,6 +3,7 @@ package replicate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
 )
@@ -61,9 +63,9 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 		offered int
 	}{
 		{"nothing happened", func() {}, 0},
-		{"the target started anew", func() { c.restart(4) }, len(ids)},
-		{"the source started anew", func() { c.restart(2) }, len(ids)},
-		{"another node started anew", func() { c.restart(3) }, len(ids)},
+		{"the target started again", func() { c.restart(4) }, len(ids)},
+		{"the source started again", func() { c.restart(2) }, len(ids)},
+		{"another node started again", func() { c.restart(3) }, len(ids)},
 		{"the source went down", func() { c.node(2).stop(); c.declareDown(2) }, len(ids)},
 	} {
 		a.resume()
@@ -73,7 +75,7 @@ func TestTryOfAnEarlierLifeCostsNoWait(t *testing.T) {
 		offers(t, a, x.when+", still under way", 0)
 		a.failed(four, ids, 2)
 		offers(t, a, x.when+", failed", x.offered)
-		if x.when == "another node started anew" {
+		if x.when == "another node started again" {
 			a.orderBegun(&order{source: 2, targets: four, contents: ids})
 			c.restart(3)
 			a.failed(four, ids, 2)
@@ -114,6 +116,55 @@ func TestNodeThatConnectsAgainIsServedAtOnce(t *testing.T) {
 	a.seenAgain(4)
 	a.failed([]meta.NodeID{4}, ids, 2)
 	offers(t, a, "the target has connected while it was tried", len(ids))
+}
+
+// A node whose disk was full tells all others that it has room again. For the leader that is as if it had connected.
+func TestRoomIsToldToWhoeverLeads(t *testing.T) {
+	c := newCluster(t, 3, 1)
+	c.node(3).replicator().tellRoom(t.Context(), room{Bytes: 1})
+	for _, id := range []meta.NodeID{1, 2, 3} {
+		a := c.node(id).replicator().assigner
+		a.mu.Lock()
+		if _, came := a.came[3]; !came {
+			t.Errorf("node %d was not told", id)
+		}
+		a.mu.Unlock()
+	}
+}
+
+// The others hear at once that something was refused, hear it again now and then, and once that it fits. What nobody
+// has asked for again for long is forgotten.
+func TestRoomIsToldWhenWhatWasRefusedFits(t *testing.T) {
+	clock := &handClock{now: time.Unix(1, 0)}
+	w := newRoomWatch(Config{Clock: clock})
+	refuse := func(needs ...int64) {
+		for _, need := range needs {
+			w.refused(fmt.Errorf("begin: %w", &content.NoSpaceError{NeedBytes: need}))
+		}
+	}
+	news := func(what string, available int64, level content.Level, want ...room) {
+		t.Helper()
+		got, ok := w.news(content.Space{AvailableBytes: available, Level: level})
+		if ok != (len(want) > 0) || ok && got != want[0] {
+			t.Errorf("%s: %+v, %v, want %+v", what, got, ok, want)
+		}
+	}
+	news("nothing was refused", 100, content.LevelOK)
+	refuse(50, 20, 30)
+	w.refused(content.ErrBusy)
+	news("refused", 19, content.LevelOK, room{19, 20})
+	news("a moment later", 19, content.LevelOK)
+	clock.now = clock.now.Add(roomRepeat)
+	news("later", 100, content.LevelFull, room{0, 20})
+	refuse(10)
+	news("less was refused", 9, content.LevelOK, room{9, 10})
+	news("it fits", 20, content.LevelLow, room{Bytes: 20})
+	news("it was told", 100, content.LevelOK)
+	refuse(200)
+	news("refused again", 100, content.LevelOK, room{100, 200})
+	clock.now = clock.now.Add(roomForget)
+	news("forgotten", 100, content.LevelOK, room{Bytes: 100})
+	news("forgotten before", 100, content.LevelOK)
 }
 
 // A node that connects again and again does not make the leader try more than once a second.

@@ -26,6 +26,7 @@ type groupHub struct {
 type hubGroup struct {
 	hub  *groupHub
 	ends map[int]*hubGroupEnd
+	made chan struct{} // closed and replaced when ends grows
 	cfg  rdmc.GroupConfig
 }
 
@@ -87,7 +88,7 @@ func (e *hubEnd) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
 	defer e.hub.mu.Unlock()
 	g := e.hub.groups[cfg.Number]
 	if g == nil {
-		g = &hubGroup{hub: e.hub, ends: make(map[int]*hubGroupEnd), cfg: cfg}
+		g = &hubGroup{hub: e.hub, ends: make(map[int]*hubGroupEnd), made: make(chan struct{}), cfg: cfg}
 		e.hub.groups[cfg.Number] = g
 	}
 	end := &hubGroupEnd{
@@ -95,6 +96,8 @@ func (e *hubEnd) NewGroup(cfg rdmc.GroupConfig) (Group, error) {
 		arrived: make(chan struct{}),
 	}
 	g.ends[cfg.Rank] = end
+	close(g.made)
+	g.made = make(chan struct{})
 	return end, nil
 }
 
@@ -294,15 +297,33 @@ func (e *hubGroupEnd) await(seq uint64, failed <-chan struct{}) *hubTransfer {
 	}
 }
 
+// end waits until a member has made its end of the group.
+func (g *hubGroup) end(rank int, failed <-chan struct{}) *hubGroupEnd {
+	for {
+		g.hub.mu.Lock()
+		end, wait := g.ends[rank], g.made
+		g.hub.mu.Unlock()
+		if end != nil {
+			return end
+		}
+		select {
+		case <-wait:
+		case <-failed:
+			return nil
+		}
+	}
+}
+
 func (e *hubGroupEnd) send(t *hubTransfer, src rdmc.Source) error {
 	members := make(map[int]*hubTransfer)
 	e.mu.Lock()
 	e.moved = make(map[int]uint64)
 	e.mu.Unlock()
 	for r := 1; r < len(e.g.cfg.Members); r++ {
-		e.g.hub.mu.Lock()
-		end := e.g.ends[r]
-		e.g.hub.mu.Unlock()
+		end := e.g.end(r, e.failed)
+		if end == nil {
+			return e.Err()
+		}
 		m := end.await(t.ann.Seq, e.failed)
 		if m == nil {
 			return e.Err()

@@ -20,8 +20,8 @@ var (
 	ErrCopies = errors.New("replicate: too few copies")
 	// ErrCut is returned when bytes of a push went away before they were read; nothing was published.
 	ErrCut = errors.New("replicate: the staged bytes were cut while they were read")
-	// ErrNoSpace is returned when the local store has no room; nothing was published.
-	ErrNoSpace = errors.New("replicate: no space in the local store")
+	// ErrNoSpace is returned when the local store has no room, or too few nodes have; nothing was published.
+	ErrNoSpace = errors.New("replicate: no space")
 	// ErrFenced is returned when this node's incarnation ended in mid-push and no newer one has begun.
 	ErrFenced = errors.New("replicate: incarnation fenced")
 	// ErrNoInode is returned when the inode of a new file is gone in mid-push, and nothing was published: a fence
@@ -126,12 +126,14 @@ type Store interface {
 	Stat(id content.ID) (content.Info, error)
 	List(state content.State) []content.ID
 	Damaged() []content.ID
+	DamageFound() <-chan struct{}
 	Whole(id content.ID, size int64) bool
 	Check(ctx context.Context, id content.ID) (*content.Damage, error)
 	Mend(ctx context.Context, id content.ID, i int64, p []byte) error
 	Merge(ctx context.Context, id content.ID) error
 	Open(id content.ID) (*content.Reader, error)
 	OpenUndecided(id content.ID) (*content.Reader, error)
+	Space() (content.Space, error)
 }
 
 var _ Store = (*content.Store)(nil)

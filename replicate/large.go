@@ -27,7 +27,7 @@ func (s *pushSession) large(ctx context.Context, kept *keptGroup) error {
 	if stream := recv.Layout().StreamBytes(); stream <= smallMax && kept == nil {
 		shape, err := recv.Layout().Shape().AppendBinary(nil)
 		if err == nil && len(shape) <= maxPutShapeBytes {
-			if kept = s.chooseWay(stream); kept == nil {
+			if kept = s.chooseWay(ctx, stream); kept == nil {
 				s.status.stream(stream)
 				return s.shaped(ctx, recv, shape)
 			}

@@ -31,6 +31,7 @@ type Member struct {
 	mender  *mender
 	votes   *votes
 	kept    *fencedBlocks
+	room    *roomWatch
 	retired *retirements
 
 	verdicts   *verdicts
@@ -49,6 +50,7 @@ func newMember(cfg Config, remote *remoteReads) *Member {
 		putSlots: make(chan struct{}, putsAtOnce),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.room = newRoomWatch(cfg)
 	failed := &failedCommits{}
 	m.mender = newMender(m.cfg, m.applied, remote, m.lost, failed)
 	m.votes = newVotes(m.cfg)
@@ -195,7 +197,7 @@ func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*c
 		if errors.Is(mended, errNoHolder) || errors.Is(mended, content.ErrBusy) || m.ctx.Err() != nil {
 			return nil, mended // what is right here may be the last of it, or is being merged or mended
 		}
-		m.cfg.Logger.Warn("damaged content is fetched anew", "content", id, "err", mended)
+		m.cfg.Logger.Warn("damaged content is fetched again", "content", id, "err", mended)
 	}
 	if err := m.cfg.Store.Delete(sid); err != nil {
 		return nil, err
@@ -204,7 +206,8 @@ func (m *Member) beginStore(id, follows meta.ContentID, shape content.Shape) (*c
 }
 
 // refusalReason returns the reason that is reported for an error of the store.
-func refusalReason(err error) meta.OwedReason {
+func (m *Member) refusalReason(err error) meta.OwedReason {
+	m.room.refused(err)
 	switch {
 	case errors.Is(err, content.ErrNoSpace):
 		return meta.OwedFull

@@ -194,7 +194,7 @@ func (h *memberRun) check(root [32]byte) {
 			h.m.votes.voted(h.id, root)
 			h.m.cfg.Point(PointVote)
 		}
-		reason := refusalReason(err)
+		reason := h.m.refusalReason(err)
 		if c.layout.Shape().IsDelta() && (errors.Is(err, content.ErrMismatch) || errors.Is(err, content.ErrCorrupt)) {
 			reason = meta.OwedJoined // the base here is not what it should be: as good as none
 		}
@@ -259,7 +259,8 @@ func (h *memberRun) begin(follows meta.ContentID, shape content.Shape) *standing
 		return nil
 	}
 	if err != nil {
-		return &standing{h.id, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err), Text: err.Error()}}
+		return &standing{h.id, session.Standing{Status: session.StatusRefused, Reason: h.m.refusalReason(err),
+			Text: err.Error()}}
 	}
 	h.copy = newLocalCopy(h.m.cfg.Store, recv)
 	return nil
@@ -295,7 +296,7 @@ func (h *memberRun) begun(from meta.NodeID, b begin, ann rdmc.Announcement, end 
 func (h *memberRun) await(t Transfer, s *sink, epoch uint32) {
 	<-t.Stored()
 	if err := s.failure(); err != nil {
-		h.post(func() { h.step(session.StoreFailed{Epoch: epoch, Err: err, Reason: refusalReason(err)}) })
+		h.post(func() { h.step(session.StoreFailed{Epoch: epoch, Err: err, Reason: h.m.refusalReason(err)}) })
 		return
 	}
 	h.post(func() {

@@ -26,11 +26,13 @@ func newMender(cfg *Config, applied applied, remote *remoteReads, lost *reports,
 		deep: make(chan meta.ContentID, 256), unchecked: make(chan meta.ContentID, 256)}
 }
 
-// keepWhole mends what the store found damaged, until ctx ends. Blocks come from other holders. A content that can't be
-// mended that way is given up and reported to the log as lost, and catch-up brings it again. keepWhole also repeats
-// commits that failed.
+// keepWhole mends what the store found damaged, until ctx ends: at once, and again now and then. Blocks come from other
+// holders. A content that can't be mended that way is given up and reported to the log as lost, and catch-up brings it
+// again. keepWhole also repeats commits that failed.
 func (m *mender) keepWhole(ctx context.Context) {
-	for {
+	timer, stop := m.cfg.Clock.After(m.cfg.Tuning.MendEvery)
+	defer func() { stop() }()
+	for again := true; ; {
 		for _, id := range m.failed.take() {
 			m.settle(id)
 		}
@@ -38,14 +40,18 @@ func (m *mender) keepWhole(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			m.mend(ctx, metaID(id))
+			if again || !m.lost.waiting(metaID(id)) { // what was given up just now is not tried for each new damage
+				m.mend(ctx, metaID(id))
+			}
 		}
-		timer, stop := m.cfg.Clock.After(mendEvery)
 		select {
 		case <-ctx.Done():
-			stop()
 			return
 		case <-timer:
+			again = true
+			timer, stop = m.cfg.Clock.After(m.cfg.Tuning.MendEvery)
+		case <-m.cfg.Store.DamageFound():
+			again = false
 		}
 	}
 }

@@ -22,6 +22,8 @@ const (
 	proposeMax = 31 * time.Second
 	// attemptsMax bounds the sessions of one push.
 	attemptsMax = 6
+	// elsewhereMax bounds the sessions that only found members without room.
+	elsewhereMax = 64
 	// endWait bounds how long a push that failed waits to learn whether its session was fenced, and for its node's
 	// next incarnation.
 	endWait = 10 * time.Second
@@ -43,6 +45,7 @@ type Pusher struct {
 	aborts     *abortQueue
 	counters   *counters
 	sharing    sharingWatch
+	rooms      *roomBook
 	settle     func(meta.ContentID) bool // carries out a decision that came before the bytes were stored
 
 	ctx  context.Context
@@ -54,11 +57,14 @@ type Pusher struct {
 	wg      sync.WaitGroup
 }
 
-func newPusher(cfg Config, rg *rootGroups, tr *transfers, c *counters, settle func(meta.ContentID) bool) *Pusher {
+func newPusher(
+	cfg Config, rg *rootGroups, tr *transfers, c *counters, rooms *roomBook, settle func(meta.ContentID) bool,
+) *Pusher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Pusher{
-		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, settle: settle, numbers: sessionNumbers{self: cfg.Self},
-		aborts: newAbortQueue(cfg), ctx: ctx, stop: stop, changed: make(chan struct{}),
+		cfg: cfg, rootGroups: rg, transfers: tr, counters: c, rooms: rooms, settle: settle,
+		numbers: sessionNumbers{self: cfg.Self}, aborts: newAbortQueue(cfg), ctx: ctx, stop: stop,
+		changed: make(chan struct{}),
 	}
 }
 
@@ -139,9 +145,14 @@ func (p *Pusher) publish(ctx context.Context, push *Push) (Outcome, error) {
 	p.counters.pushes.Add(1)
 	s, out, err := p.attempt(ctx, push, nil)
 	var again errAgain
-	for range attemptsMax - 1 {
+	for tries, full := 1, 0; tries < attemptsMax && full < elsewhereMax; {
 		if !errors.As(err, &again) || ctx.Err() != nil {
 			break
+		}
+		if again.elsewhere {
+			full++
+		} else {
+			tries++
 		}
 		if p.nameless(push) {
 			ino, noName := push.named(ctx)
@@ -178,8 +189,9 @@ func (p *Pusher) nameless(push *Push) bool {
 
 // errAgain says that another attempt, in a new session, may succeed.
 type errAgain struct {
-	whole bool // without the base
-	err   error
+	whole     bool // without the base
+	elsewhere bool // at nodes that stand in for those without room
+	err       error
 }
 
 func (e errAgain) Error() string { return e.err.Error() }
@@ -294,7 +306,7 @@ func (s *pushSession) gather(ctx context.Context) error {
 	case s.targets.rideInLog(size):
 		return s.inline()
 	case size <= smallMax:
-		if kept := s.chooseWay(size); kept != nil {
+		if kept := s.chooseWay(ctx, size); kept != nil {
 			return s.large(ctx, kept)
 		}
 		return s.small(ctx)
@@ -349,15 +361,40 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
 		}
 	}
+	missed = s.targets.unasked(missed)
 	s.op.Votes.View, s.op.Missing = s.targets.view, missed
 	s.status.counted(s.id.Node, votes, missed)
 	if s.localFirst() {
 		s.status.later(s.targets.others)
 	}
 	if want := s.targets.minCopies(); have < want {
-		return fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
+		err := fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
+		return s.withoutRoom(have, want, missed, err)
 	}
 	return nil
+}
+
+// withoutRoom is the error of a session that has too few copies. Others may stand in for members without room. If not,
+// and no more was in the way, it is ErrNoSpace.
+func (s *pushSession) withoutRoom(have, want int, missed []meta.Missed, err error) error {
+	news := false
+	for _, m := range missed {
+		if m.Reason != meta.OwedFull {
+			continue
+		}
+		have++
+		if !slices.Contains(s.targets.full, m.Node) {
+			s.p.rooms.refused(m.Node, s.push.bytes())
+			news = true
+		}
+	}
+	if next, err2 := s.p.choose(s.push); news && err2 == nil && len(next.full) > 0 && next.asksMore(&s.targets) {
+		return errAgain{elsewhere: true, err: err}
+	}
+	if have >= want {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return err
 }
 
 // reasons lists why members did not vote.

@@ -72,6 +72,22 @@ type Push struct {
 	Rename func(ctx context.Context) (meta.Ino, error)
 }
 
+// bytes is about what a node has to store for the push.
+func (p *Push) bytes() int64 {
+	parts := p.Data
+	if p.Dirty != nil && !p.Base.IsZero() {
+		parts = p.Dirty
+	}
+	if parts == nil {
+		return p.Size
+	}
+	sum := int64(0)
+	for _, e := range parts {
+		sum += e.Length
+	}
+	return min(p.Size, sum)
+}
+
 // named gives a new file whose inode is gone another one.
 func (p *Push) named(ctx context.Context) (meta.Ino, error) {
 	if p.Rename == nil {

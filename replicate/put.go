@@ -48,7 +48,7 @@ func (m *Member) putOne(from meta.NodeID, it *putItem) standing {
 			Text: errNotKnown.Error()}}
 	}
 	if err := m.putStore(it); err != nil && !errors.Is(err, content.ErrExists) {
-		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: refusalReason(err),
+		return standing{it.Content, session.Standing{Status: session.StatusRefused, Reason: m.refusalReason(err),
 			Text: err.Error()}}
 	}
 	m.votes.voted(it.Content, it.Root)

@@ -38,6 +38,12 @@ func (w *putWatch) progressed() bool {
 	return w.puts.Progressed()
 }
 
+func (w *putWatch) arrived(n meta.NodeID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.puts.Arrived(n)
+}
+
 func (w *putWatch) underWay(open map[meta.NodeID]bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

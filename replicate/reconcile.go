@@ -13,8 +13,7 @@ const (
 	reconcilePage   = 1024
 	reconcileReport = 4 * reportBatch // reports of one pass
 	nowhereLooks    = 256             // contents of a backlog that are looked for on other nodes in one pass
-	mendEvery       = 5 * time.Second
-	mergeDepth      = 8 // deltas above each other that are merged in the background
+	mergeDepth      = 8               // deltas above each other that are merged in the background
 )
 
 // reconciler keeps the log's picture of this node right: what it has of what it is owed, what it lacks, and what it has

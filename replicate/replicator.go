@@ -24,6 +24,7 @@ type Replicator struct {
 	supplier   *supplier
 	assigner   *assigner
 	remote     *remoteReads
+	rooms      *roomBook
 	queue      *verdictQueue
 
 	stop context.CancelFunc
@@ -50,10 +51,11 @@ func New(cfg Config) (*Replicator, error) {
 	r := &Replicator{
 		cfg: cfg, rootGroups: newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now),
 		transfers: newTransfers(), counters: &counters{}, assigner: newAssigner(cfg), queue: newVerdictQueue(),
+		rooms: newRoomBook(cfg),
 	}
 	r.remote = newRemoteReads(cfg, r.counters)
 	r.member = newMember(cfg, r.remote)
-	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.member.verdicts.settle)
+	r.pusher = newPusher(cfg, r.rootGroups, r.transfers, r.counters, r.rooms, r.member.verdicts.settle)
 	r.supplier = newSupplier(cfg, r.rootGroups, r.transfers, r.counters, r.member.mender.missing)
 	r.assigner.own, r.assigner.pushing = r.supplier.work, r.writersPushes
 	r.assigner.views, r.supplier.views = r.pusher.viewChange, r.pusher.viewChange
@@ -62,6 +64,8 @@ func New(cfg Config) (*Replicator, error) {
 	r.stop = stop
 	r.wg.Go(func() { r.queue.run(ctx, r.carryOut) })
 	r.wg.Go(func() { r.member.held.run(ctx) })
+	r.member.room.tell = r.tellRoom
+	r.wg.Go(func() { r.member.room.run(ctx) })
 	r.wg.Go(func() { r.member.lost.run(ctx) })
 	r.wg.Go(func() { r.member.reconciler.run(ctx) })
 	r.wg.Go(func() { r.member.mender.keepWhole(ctx) })
@@ -112,6 +116,9 @@ func (r *Replicator) Transfers() []TransferStatus { return r.transfers.list() }
 func (r *Replicator) WhySlow(node meta.NodeID, content meta.ContentID) string {
 	return r.transfers.whySlow(node, content)
 }
+
+// Retiring reports whether a content of the store waits for its deletion, since the log names it no more.
+func (r *Replicator) Retiring(id meta.ContentID) bool { return r.member.retired.has(id) }
 
 // writersPushes returns the bytes that writers are pushing, by node, as far as they come here or go from here.
 func (r *Replicator) writersPushes() map[meta.NodeID]int64 {
@@ -221,6 +228,8 @@ func (r *Replicator) dispatch(ctx context.Context, from meta.NodeID, kind Kind, 
 		return answer(payload, decodeFetch, func(m fetch) (fetchReply, error) { return r.member.contents.leaves(m), nil })
 	case KindWork:
 		return answer(payload, decodeWork, func(m work) (workReply, error) { return r.supplier.work(ctx, m), nil })
+	case KindRoom:
+		return outcome(payload, decodeRoom, func(m room) error { r.heardOfRoom(from, m); return nil })
 	case KindPut:
 		items, err := decodePut(payload)
 		if err != nil {
@@ -289,5 +298,9 @@ func (r *Replicator) OpenContent(ctx context.Context, id meta.ContentID) (Conten
 		return newInlineReader(b), nil
 	}
 	r.member.mender.missing(id)
-	return r.remote.open(ctx, id, r.cfg.Self().Node)
+	other, err := r.remote.open(ctx, id, r.cfg.Self().Node)
+	if err != nil {
+		return nil, err
+	}
+	return &absentReader{remoteReader: other, m: r.member, id: id}, nil
 }

@@ -32,6 +32,14 @@ func (r *retirements) add(id meta.ContentID, now time.Time) {
 	}
 }
 
+// has reports whether a content waits for its deletion.
+func (r *retirements) has(id meta.ContentID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.since[id]
+	return ok
+}
+
 // due takes out what was retired at or before a time, in order.
 func (r *retirements) due(before time.Time) (out []meta.ContentID) {
 	r.mu.Lock()

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 
@@ -8,8 +9,11 @@ import (
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 
-// Small contents and groups. A small content goes by a group only if that is connected already and brings the bytes
-// sooner than calls would. It never waits for a group to be made.
+// Small contents and groups. A small content goes by a group only if that is connected and brings the bytes sooner than
+// calls would. It waits for a group that is being made only where calls would cost far more, and not for long.
+
+// awaitedFrom is how many bytes on the root's link a group must save for a small content to wait for it.
+const awaitedFrom = 1 << 20
 
 // keptGroup is a group that a session has been given before it begins.
 type keptGroup struct {
@@ -37,24 +41,23 @@ func (l *rootGroups) letGo(k *keptGroup) {
 
 // ready gives the connected group of the form that has the least to do, if take accepts the bytes that are queued on
 // it; else nil. It does not wait. If it gives none, and the set may have a further group, one is begun in the
-// background, for those who come next. Each group that is given is released once.
+// background, for those who come next. made is then closed when a group that is being made is connected, or has
+// failed; it is nil if there is none. Each group that is given is released once.
 func (l *rootGroups) ready(
 	self meta.Lease, members []meta.NodeID, bytes int64, form groupForm, take func(queued int64) bool,
-) *rootGroup {
+) (rg *rootGroup, made <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil
+		return nil, nil
 	}
 	key := groupKey(self, members, form)
-	var rg *rootGroup
-	making := false
 	for _, c := range slices.Clone(l.sets[key]) {
 		switch {
 		case c.spoiled():
 			l.dropLocked(c)
 		case !c.connected():
-			making = true
+			made = c.made
 		case rg == nil || c.bytes < rg.bytes:
 			rg = c
 		}
@@ -62,12 +65,12 @@ func (l *rootGroups) ready(
 	if rg != nil && take(rg.bytes) {
 		rg.busy++
 		rg.bytes += bytes
-		return rg
+		return rg, nil
 	}
-	if !making && l.roomLocked(key, form) {
-		l.beginLocked(key, self, members, form)
+	if made == nil && l.roomLocked(key, form) {
+		made = l.beginLocked(key, self, members, form).made
 	}
-	return nil
+	return nil, made
 }
 
 // connected reports whether the making of the group has ended.
@@ -81,7 +84,7 @@ func (rg *rootGroup) connected() bool {
 }
 
 // beginLocked makes a group in the background. If that fails the set has no further try for a while.
-func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) {
+func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.NodeID, form groupForm) *rootGroup {
 	rg := l.addLocked(key, self, members, form)
 	rg.busy++ // it is not idle while it is made
 	rg.background = true
@@ -96,11 +99,13 @@ func (l *rootGroups) beginLocked(key string, self meta.Lease, members []meta.Nod
 		defer l.mu.Unlock()
 		l.scarce[key] = l.now().Add(memoryWait)
 	})
+	return rg
 }
 
 // chooseWay returns the group by which a stream of up to smallMax bytes goes to the other members; nil if it goes by
-// calls. The caller lets the group go.
-func (s *pushSession) chooseWay(stream int64) *keptGroup {
+// calls. It waits for a group to be made where that pays, for [Tuning.GroupAwaited] at most. The caller lets the group
+// go.
+func (s *pushSession) chooseWay(ctx context.Context, stream int64) *keptGroup {
 	if len(s.targets.others) == 0 || s.localFirst() {
 		return nil
 	}
@@ -124,17 +129,43 @@ func (s *pushSession) chooseWay(stream int64) *keptGroup {
 		form := formOf(facts, choice, under)
 		k := &keptGroup{bytes: (stream + form.BlockBytes - 1) / form.BlockBytes * form.BlockBytes}
 		choice = byCalls("no group of these members is ready")
-		k.group = s.p.rootGroups.ready(self, members, k.bytes, form, func(queued int64) bool {
-			facts.Queued = uint64(queued)
-			choice, err = schedule.Choose(facts)
-			return err == nil && !choice.Calls
-		})
+		ready := func() (*rootGroup, <-chan struct{}) {
+			return s.p.rootGroups.ready(self, members, k.bytes, form, func(queued int64) bool {
+				facts.Queued = uint64(queued)
+				choice, err = schedule.Choose(facts)
+				return err == nil && !choice.Calls
+			})
+		}
+		var made <-chan struct{}
+		if k.group, made = ready(); k.group == nil && facts.Saved() >= awaitedFrom {
+			k.group = s.p.awaitGroup(ctx, made, ready)
+		}
 		if k.choice = choice; k.group != nil {
 			return k
 		}
 	}
 	s.status.chose(choice)
 	return nil
+}
+
+// awaitGroup asks ready again whenever a group of the set was made, until that gives one, none is being made, or the
+// time is over.
+func (p *Pusher) awaitGroup(
+	ctx context.Context, made <-chan struct{}, ready func() (*rootGroup, <-chan struct{}),
+) (rg *rootGroup) {
+	over, stop := p.cfg.Clock.After(p.cfg.Tuning.GroupAwaited)
+	defer stop()
+	for rg == nil && made != nil {
+		select {
+		case <-made:
+			rg, made = ready()
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return rg
 }
 
 // byCalls is the choice of calls for a reason that schedule.Choose does not know.

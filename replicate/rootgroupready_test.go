@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
@@ -123,7 +124,7 @@ func TestSmallFilesOfAnyLengthGoByTheGroup(t *testing.T) {
 	}
 }
 
-// No small file waits for a group to be made. What is under way ends with the node.
+// A small file of few bytes waits for no group to be made. What is under way ends with the node.
 func TestNoSmallFileWaitsForAGroup(t *testing.T) {
 	c := newCluster(t, 4, 3)
 	c.setLeaderless()
@@ -155,6 +156,52 @@ func TestNoSmallFileWaitsForAGroup(t *testing.T) {
 		t.Errorf("%d puts of 3 files to 3 nodes", n)
 	}
 	c.node(1).stop()
+}
+
+// A small file for many nodes waits for the group that is being made: calls would fill the link. It does not wait long.
+func TestSmallFileForManyNodesAwaitsItsGroup(t *testing.T) {
+	c := newCluster(t, 8, 3)
+	c.node(1).stop()
+	c.node(1).tuning.GroupAwaited = time.Hour // however busy the machine is
+	c.node(1).start()
+	c.setLeaderless()
+	puts := c.countPuts()
+	var writers sync.WaitGroup
+	for i := range 3 {
+		f := c.create(1, fmt.Sprintf("file%d", i))
+		writers.Go(func() {
+			if _, err := c.node(1).publish(f, meta.ContentID{}, randomBytes(uint64(i), 1<<20)); err != nil {
+				t.Errorf("file %d: %v", i, err)
+			}
+		})
+	}
+	writers.Wait()
+	if n := puts.Load(); n > 0 {
+		t.Errorf("%d puts before the group was made", n)
+	}
+}
+
+func TestSmallFileDoesNotAwaitAGroupForLong(t *testing.T) {
+	c := newCluster(t, 8, 3)
+	c.setLeaderless()
+	var puts atomic.Int64
+	release := make(chan struct{})
+	c.setCalls(func(from, _ meta.NodeID, kind Kind) error {
+		switch {
+		case from == 1 && kind == KindPut:
+			puts.Add(1)
+		case kind == KindGroup:
+			<-release
+		}
+		return nil
+	})
+	defer close(release)
+	if _, err := c.node(1).publish(c.create(1, "file"), meta.ContentID{}, randomBytes(1, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if n := puts.Load(); n != 7 {
+		t.Errorf("%d puts to 7 nodes", n)
+	}
 }
 
 // A group that can't be made is not tried with each file.
@@ -384,13 +431,20 @@ func TestReadyGroups(t *testing.T) {
 	l, self, members := c.node(1).rep.rootGroups, c.node(1).self(), []meta.NodeID{1, 2, 3}
 	form := groupForm{BlockBytes: 64 << 10, Algorithm: schedule.BinomialPipeline}
 	any := func(int64) bool { return true }
-	if l.ready(self, members, 5, form, any) != nil {
-		t.Fatal("a group, before one was made")
+	rg, made := l.ready(self, members, 5, form, any)
+	if rg != nil || made == nil {
+		t.Fatal("a group, before one was made, or none is being made")
 	}
-	c.eventually("a group", func() bool { return c.groupsOf(3) == 1 })
+	<-made
+	if n := c.groupsOf(3); n != 1 {
+		t.Fatalf("%d groups", n)
+	}
 	var queued []int64
-	first := l.ready(self, members, 5, form, func(q int64) bool { queued = append(queued, q); return true })
-	second := l.ready(self, members, 6, form, func(q int64) bool { queued = append(queued, q); return true })
+	first, made := l.ready(self, members, 5, form, func(q int64) bool { queued = append(queued, q); return true })
+	second, _ := l.ready(self, members, 6, form, func(q int64) bool { queued = append(queued, q); return true })
+	if made != nil {
+		t.Error("a further group is made beside one that is given")
+	}
 	if first == nil || first != second || !slices.Equal(queued, []int64{0, 5}) || first.busy != 2 {
 		t.Fatalf("%v, %v, queued %v", first, second, queued)
 	}
@@ -411,13 +465,14 @@ func TestReadyGroups(t *testing.T) {
 	if first.busy != 0 || first.bytes != 0 {
 		t.Errorf("%d sessions of %d bytes", first.busy, first.bytes)
 	}
-	failed := &keptGroup{group: l.ready(self, members, 7, form, any), bytes: 7}
+	third, _ := l.ready(self, members, 7, form, any)
+	failed := &keptGroup{group: third, bytes: 7}
 	first.group.Fail(nil, errors.New("test"))
 	if failed.take(first.key) != nil {
 		t.Error("a group that has failed was taken")
 	}
 	l.letGo(failed)
-	if l.ready(self, members, 7, form, any) != nil {
+	if rg, _ := l.ready(self, members, 7, form, any); rg != nil {
 		t.Error("a group that has failed is given")
 	}
 	c.eventually("another group", func() bool { return c.groupsOf(3) == 1 })

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmcfs/rdmcfs/internal/blockset"
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/rdmc"
@@ -105,7 +106,8 @@ type partRun struct {
 	number uint32
 	part   int
 	cancel context.CancelFunc
-	ahead  map[int][2]uint64 // by rank: what it had done when our turn had not come; of the session's goroutine
+	ahead  map[int][2]uint64      // by rank: what it had done when our turn had not come; of the session's goroutine
+	had    map[meta.NodeID]uint64 // blocks of the group that are sent, and that a member had before
 
 	mu       sync.Mutex
 	group    *rootGroup
@@ -267,7 +269,9 @@ func (r *rootRun) stop(a session.Stop) {
 // send starts the group of an epoch.
 func (r *rootRun) send(ctx context.Context, a session.Send) {
 	inner, cancel := context.WithCancel(ctx)
-	e := &partRun{number: a.Epoch, part: a.Part, cancel: cancel, ahead: make(map[int][2]uint64)}
+	e := &partRun{
+		number: a.Epoch, part: a.Part, cancel: cancel, ahead: make(map[int][2]uint64), had: r.hadBefore(a),
+	}
 	if a.Part == 0 {
 		r.endGroups()
 		r.groups = nil
@@ -291,6 +295,17 @@ func (r *rootRun) send(ctx context.Context, a session.Send) {
 		}
 		r.feed(ctx, ev)
 	})
+}
+
+// hadBefore is how many blocks of the group each member has of what is sent: a group counts them as stored there.
+func (r *rootRun) hadBefore(a session.Send) map[meta.NodeID]uint64 {
+	had := make(map[meta.NodeID]uint64)
+	all := groupBlocks(r.layout, a.Blocks, r.groupBlock).Count()
+	for i, n := range a.Members {
+		lacks := blockset.MissingIn(a.Blocks.Blocks(), a.Have[i:i+1])
+		had[n] = all - groupBlocks(r.layout, lacks, r.groupBlock).Count()
+	}
+	return had
 }
 
 // multicast sends the blocks of an epoch and waits until every member has them.
@@ -445,7 +460,8 @@ func (r *rootRun) progressOf(ctx context.Context, e *partRun) {
 			moved = total
 		}
 		r.step(ctx, session.Progressed{
-			Node: node, Epoch: e.number, Bytes: int64(moved) * r.groupBlock, Sending: p.Sending, Waiting: p.Waiting,
+			Node: node, Epoch: e.number, Bytes: int64(max(moved, e.had[node])-e.had[node]) * r.groupBlock,
+			Sending: p.Sending, Waiting: p.Waiting,
 		})
 	}
 }

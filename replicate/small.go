@@ -207,7 +207,7 @@ func (s *pushSession) collect(
 		}
 		p.leaveSlow(now)
 		if now.Sub(last) >= p.patience(now) {
-			p.giveUp(meta.OwedSlow)
+			p.giveUp()
 			continue
 		}
 		if p.againDue(now) {
@@ -333,9 +333,14 @@ func (p *poll) dropDown() {
 	}
 }
 
-// giveUp stops waiting for all members.
-func (p *poll) giveUp(reason meta.OwedReason) {
+// giveUp stops waiting for all members. One that has not acknowledged the bytes can't be reached from here; one that
+// has is slow to answer.
+func (p *poll) giveUp() {
 	for _, n := range slices.Sorted(maps.Keys(p.open)) {
+		reason := meta.OwedUnreachable
+		if n == p.s.id.Node || p.watch.arrived(n) {
+			reason = meta.OwedSlow
+		}
 		p.missed = append(p.missed, meta.Missed{Node: n, Reason: reason})
 	}
 	clear(p.open)

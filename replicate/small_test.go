@@ -104,6 +104,32 @@ func TestSlowLinkHoldsNoSmallContent(t *testing.T) {
 	}
 }
 
+// TestWhyAMemberIsOwedASmallContent: one member acknowledges nothing, another has all bytes and does not answer.
+func TestWhyAMemberIsOwedASmallContent(t *testing.T) {
+	c := newCluster(t, 5, 3)
+	c.setLeaderless()
+	c.node(1).tuning.Silent = time.Second
+	c.node(1).pace(func(to meta.NodeID) []int64 {
+		switch to {
+		case 3:
+			return slices.Repeat([]int64{50_000}, 400)
+		case 4:
+			return slices.Repeat([]int64{0}, 400)
+		}
+		return nil
+	})
+	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, randomBytes(1, 50_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.holdersAre(out.Content, 1, 2, 5)
+	for node, want := range map[meta.NodeID]meta.OwedReason{3: meta.OwedUnreachable, 4: meta.OwedSlow} {
+		if got := owedReasons(t, c.node(1).db, node)[out.Content]; got != want {
+			t.Errorf("node %d is owed it for the reason %q, want %q", node, got, want)
+		}
+	}
+}
+
 // TestTwoSlowLinksHoldNoSmallContent: two links would take 2 minutes, and neither is ever served alone.
 func TestTwoSlowLinksHoldNoSmallContent(t *testing.T) {
 	c := newCluster(t, 5, 3)

@@ -28,7 +28,7 @@ func newStepped(cfg Config, session func(id meta.ContentID, published bool) bool
 	s := &stepped{cfg: cfg, assigner: newAssigner(cfg), session: session}
 	s.member = newMember(cfg, newRemoteReads(cfg, c))
 	s.pusher = newPusher(cfg, newRootGroups(cfg.Peers, cfg.Groups, cfg.Logger, cfg.Clock.Now), newTransfers(), c,
-		s.member.verdicts.settle)
+		newRoomBook(cfg), s.member.verdicts.settle)
 	s.member.startUp()
 	return s, nil
 }

@@ -156,7 +156,7 @@ func (s *supplier) offer(sh *shipment, run *rootRun, open bool) {
 }
 
 // letOut ends the jobs of a multicast of which all nodes are lost. A node that is back, or was too slow for the others,
-// then gets the content anew, and does not wait for them.
+// then gets the content again, and does not wait for them.
 func (s *supplier) letOut(sh *shipment, members []session.MemberView) {
 	lost := func(n meta.NodeID) bool {
 		return slices.ContainsFunc(members, func(m session.MemberView) bool {

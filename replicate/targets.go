@@ -36,6 +36,8 @@ type targets struct {
 	members []meta.NodeID // the placement
 	others  []meta.NodeID // of them, up, without this node
 	self    bool          // this node is a member
+	full    []meta.NodeID // up and without room: members, and those that would stand in for them. They are not asked
+	short   int           // for so many of them nobody stands in
 	down    []meta.NodeID // of them, not up
 	view    uint64        // as of which all that is said
 	voters  int
@@ -50,11 +52,32 @@ func (t *targets) minCopies() int {
 	case t.policy.MinCopies > 0:
 		return int(t.policy.MinCopies)
 	}
-	up := len(t.others)
+	return max(1, min(2, t.asked()+t.short))
+}
+
+// asked is how many nodes may get a copy now.
+func (t *targets) asked() int {
 	if t.self {
-		up++
+		return len(t.others) + 1
 	}
-	return max(1, min(2, up))
+	return len(t.others)
+}
+
+// asksMore reports whether nodes are asked that were not asked before.
+func (t *targets) asksMore(before *targets) bool {
+	return t.self && !before.self || slices.ContainsFunc(t.others, func(n meta.NodeID) bool {
+		return !slices.Contains(before.others, n)
+	})
+}
+
+// unasked adds the members that were not asked since they have no room.
+func (t *targets) unasked(missed []meta.Missed) []meta.Missed {
+	for _, n := range t.full {
+		if !slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n }) {
+			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedFull})
+		}
+	}
+	return missed
 }
 
 // rideInLog reports whether bytes go with the entry: all nodes are to have them, and the log has at least as many
@@ -78,10 +101,38 @@ func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.No
 	return out
 }
 
-// choose reads the placement of a push from the applied log.
+// choose reads the placement of a push from the applied log. Where a policy lets others stand in, members that have
+// said that they have no room are not asked, unless too few would be left: what they said may be out of date.
 func (p *Pusher) choose(push *Push) (targets, error) {
+	nodes, err := p.cfg.Names.Nodes()
+	if err != nil {
+		return targets{}, err
+	}
+	lacking := p.rooms.lacking(nodes, push.bytes())
+	all, err := p.chooseBeside(push, nil)
+	if err != nil || len(lacking) == 0 || all.policy.Placement != meta.PlaceCopies {
+		return all, err
+	}
+	t := all
+	for {
+		full := slices.DeleteFunc(slices.Clone(t.others), func(n meta.NodeID) bool { return !slices.Contains(lacking, n) })
+		if len(full) == 0 {
+			break
+		}
+		if t, err = p.chooseBeside(push, append(full, t.full...)); err != nil {
+			return all, err
+		}
+	}
+	if t.short = max(0, all.asked()-t.asked()); t.asked() < t.minCopies() {
+		return all, nil
+	}
+	return t, nil
+}
+
+// chooseBeside reads the placement of a push that some nodes have no room for. They are not asked.
+func (p *Pusher) chooseBeside(push *Push, full []meta.NodeID) (targets, error) {
 	names := p.cfg.Names
-	t := targets{view: names.View(), booted: make(map[meta.NodeID]uint32)}
+	t := targets{view: names.View(), booted: make(map[meta.NodeID]uint32), full: full}
 	policy, err := p.policyOf(push)
 	if err != nil {
 		return t, err
@@ -89,7 +140,7 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 	if t.policy, err = names.Policy(policy); err != nil {
 		return t, err
 	}
-	if t.members, err = names.Members(policy, push.Ino); err != nil {
+	if t.members, err = names.MembersBeside(policy, push.Ino, full); err != nil {
 		return t, err
 	}
 	nodes, err := names.Nodes()
@@ -123,7 +174,9 @@ func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 // look is refresh, with what it saw.
 func (p *Pusher) look(t *targets) (e session.View, gone []meta.NodeID) {
 	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than count it wrongly
-	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool { return id == p.cfg.Self().Node })
+	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool {
+		return id == p.cfg.Self().Node || slices.Contains(t.full, id)
+	})
 	e = looked(p.cfg.Names, others)
 	t.others = nil
 	for _, v := range e.Nodes {
@@ -162,6 +215,7 @@ func (t *targets) add(n meta.Node, self meta.NodeID) {
 	case !member:
 	case n.ID == self:
 		t.self = true
+	case slices.Contains(t.full, n.ID):
 	case n.State == meta.NodeUp:
 		t.others = append(t.others, n.ID)
 		t.booted[n.ID] = n.Incarnation

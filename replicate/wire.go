@@ -27,7 +27,7 @@ const (
 	maxLeavesReply   = 1 << 15
 	maxFetchBytes    = content.BlockBytes
 
-	wireVersion = 5
+	wireVersion = 6
 )
 
 // Kinds of messages. Numbers are part of the wire format.
@@ -43,12 +43,13 @@ const (
 	KindConnect                  // root -> member: join that end with its neighbours
 	KindBegin                    // root -> member: a session's blocks come as this message of a group
 	KindGroupEnd                 // root -> member: the group is closed when its messages are through
+	KindRoom                     // a node -> all: it has no room for a content, or has room again for what it refused
 )
 
 // String names the kind as logs and metrics do.
 func (k Kind) String() string {
 	names := [...]string{"?", "announce", "finish", "stop", "put", "leaves", "fetch", "work", "group",
-		"connect", "begin", "group-end"}
+		"connect", "begin", "group-end", "room"}
 	if int(k) < len(names) {
 		return names[k]
 	}

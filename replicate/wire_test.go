@@ -9,10 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rdmcfs/rdmcfs/internal/blockset"
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 	"github.com/rdmcfs/rdmcfs/replicate/session"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 var someID = meta.ContentID{Node: 7, Incarnation: 3, Seq: 99}
@@ -39,7 +39,7 @@ func roundTrips() map[string][2]any {
 	racked := groupOpen{1 << 40, []meta.NodeID{1, 2, 3}, groupForm{1 << 18, schedule.Hybrid, []int{0, 300, 0}, 0, 0}}
 	adr := groupAddresses{5, refusal{}, map[int][]byte{0: {1}, 3: {2, 2}}}
 	end := groupEnd{8, true}
-	no := refusal{refusedMemory, "no"}
+	no, rm := refusal{refusedMemory, "no"}, room{1 << 40, 1 << 41}
 	return map[string][2]any{
 		"announce": {ann, first(decodeAnnounce(ann.encode()))}, "standing": {st, first(decodeStanding(st.encode()))},
 		"begin": {beg, first(decodeBegin(beg.encode()))}, "finish": {fin, first(decodeFinish(fin.encode()))},
@@ -51,6 +51,7 @@ func roundTrips() map[string][2]any {
 		"group in racks": {racked, first(decodeGroupOpen(racked.encode()))},
 		"addresses":      {adr, first(decodeGroupAddresses(adr.encode()))},
 		"group end":      {end, first(decodeGroupEnd(end.encode()))},
+		"room":           {rm, first(decodeRoom(rm.encode()))},
 		"outcome":        {no, first(decodeOutcome(encodeOutcome(no)))},
 	}
 }
@@ -84,6 +85,7 @@ func decoders() map[string]func([]byte) ([]byte, error) {
 		"group":     func(b []byte) ([]byte, error) { m, err := decodeGroupOpen(b); return m.encode(), err },
 		"addresses": func(b []byte) ([]byte, error) { m, err := decodeGroupAddresses(b); return m.encode(), err },
 		"groupEnd":  func(b []byte) ([]byte, error) { m, err := decodeGroupEnd(b); return m.encode(), err },
+		"room":      func(b []byte) ([]byte, error) { m, err := decodeRoom(b); return m.encode(), err },
 		"outcome":   func(b []byte) ([]byte, error) { m, err := decodeOutcome(b); return encodeOutcome(m), err },
 	}
 }

@@ -29,6 +29,7 @@ case ${1:-test} in
   packages)
     need lintian lintian
     need rpmlint rpmlint
+    need rpm rpm # of rpmlint
     need shellcheck shellcheck
     need promtool prometheus
     need mandoc mandoc

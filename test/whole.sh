@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 alone=$1
 shift
-others='^\./(test|internal/detsim|replicate/schedule) '
+others='^\./(test|test/detsim|replicate/schedule) '
 
 # Package and test, a line each. The size of a test whose helper asks for it would not be seen: that is an error.
 tests() {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 )
 
 func TestBenchMulticastHere(t *testing.T) {

@@ -24,6 +24,8 @@ var version = ""
 type cli struct {
 	Data string `help:"Data directory of the node, ${default} if not given; tells several nodes of one machine apart." default:"${data}" env:"RDMCFS_DATA" placeholder:"DIR"`
 
+	Config string `help:"Configuration file, ${config} if not given and there is one." default:"${config}" env:"RDMCFS_CONFIG" placeholder:"FILE"`
+
 	Init     initCmd     `cmd:"" help:"Make a cluster with this machine as its first node."`
 	Join     joinCmd     `cmd:"" help:"Make this machine a node of a cluster."`
 	Mount    mountCmd    `cmd:"" help:"Mount the cluster's files on a directory."`
@@ -36,8 +38,12 @@ type cli struct {
 	Restore  restoreCmd  `cmd:"" help:"Make a kept version current, bring a removed file back, or publish or drop what was never published."`
 	Policy   policyCmd   `cmd:"" help:"Show or set where the files of a directory live."`
 	Scrub    scrubCmd    `cmd:"" help:"Check what this node holds, and mend it from other nodes."`
+	Fsck     fsckCmd     `cmd:"" help:"Compare names, contents and nodes; changes nothing."`
+	Backup   backupCmd   `cmd:"" help:"Write all names, attributes and policies to one file."`
+	Audit    auditCmd    `cmd:"" help:"List the commands that changed the cluster, and whose they were."`
 	Token    tokenCmd    `cmd:"" help:"Make a token for one machine to join."`
 	Drain    drainCmd    `cmd:"" help:"Have the others fetch what depends on a node, before it is evicted."`
+	Upgrade  upgradeCmd  `cmd:"" help:"Show which versions the nodes run, and end an upgrade of all of them."`
 	Evict    evictCmd    `cmd:"" help:"Remove a node for good."`
 	Recover  recoverCmd  `cmd:"" help:"Go on after most voters were lost for good; shows what this node has."`
 	Demo     demoCmd     `cmd:"" help:"Run a small cluster on this machine and copy a file in."`
@@ -48,9 +54,14 @@ type cli struct {
 	Metrics  metricsCmd  `cmd:"" help:"Print the node's counters in Prometheus' text format."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 
+	RestoreBackup restoreBackupCmd `cmd:"" help:"Bring names back from a backup into an empty directory."`
+
 	Completion completionCmd `cmd:"" help:"Print the completion script for a shell."`
+	Conf       configCmd     `cmd:"" name:"config" help:"Check the configuration file."`
 	Man        manCmd        `cmd:"" help:"Print the man page."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"What a completion script asks at each TAB."`
+
+	settings *settings // what the configuration file says
 }
 
 // jsonFlag is embedded by every query.

@@ -112,6 +112,17 @@ func TestForegroundMountOfANodeThatRebuilds(t *testing.T) {
 	ends(t, cmd)
 }
 
+// A node that rebuilds its state makes no mount before it has done so: a request for one waits.
+func TestMountAwaitsTheRebuiltState(t *testing.T) {
+	d := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--no-start", "--listen", "10.0.0.1:7400", "--data", d)
+	if err := os.WriteFile(filepath.Join(d, rottenState), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, exitcode.OK, "! the state is rebuilt", "mount", "-d", "/mnt/x", "--data", d)
+	expect(t, exitcode.OK, "mount /mnt/x", "status", "--data", d)
+}
+
 // G10: a mount that has ended before its end could be waited for keeps no process in the foreground, neither the daemon
 // nor the command that asked for it.
 func TestMountThatEndsAtOnce(t *testing.T) {

@@ -3,8 +3,8 @@ package main
 import (
 	"os"
 
-	"github.com/rdmcfs/rdmcfs/internal/demo"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/tools/demo"
 )
 
 // demoSizeMax is the largest --size, in MiB: 2^48 bytes.

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"github.com/rdmcfs/rdmcfs/internal/doctor"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
+	"github.com/rdmcfs/rdmcfs/internal/tools/doctor"
 )
 
 type doctorCmd struct {

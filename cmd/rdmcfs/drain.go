@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,10 +69,15 @@ func (a *app) awaitDrain(state admin.DrainState) (admin.DrainState, error) {
 	var said admin.DrainState
 	for state.Draining && state.NeededCount > state.StuckCount {
 		if state.NeededCount != said.NeededCount || state.NeededBytes != said.NeededBytes {
-			said = state
 			terminal.Printf(a.err, "%s: %s, %s still depend on it\n", state.Name, countText(state.NeededCount, "file version"),
 				units.Bytes(state.NeededBytes))
 		}
+		if !slices.Equal(state.NoRoom, said.NoRoom) {
+			for _, text := range state.NoRoom {
+				terminal.Println(a.err, text)
+			}
+		}
+		said = state
 		began := time.Now()
 		next, err := a.client.Drain(a.ctx, admin.DrainRequest{Node: state.Node, Look: true})
 		if err == nil {

@@ -64,6 +64,7 @@ var errorCodes = []errorCode{
 	{control.ErrClock, exitcode.Denied},
 	{control.ErrRefused, exitcode.Denied},
 	{control.ErrNameTaken, exitcode.Exists},
+	{control.ErrAddrTaken, exitcode.Exists},
 	{control.ErrSameNode, exitcode.Exists},
 	{control.ErrUsage, exitcode.Usage},
 	{control.ErrNoNode, exitcode.Unavailable},

@@ -97,8 +97,9 @@ func (f rdmaFlags) words() []string {
 	return words
 }
 
-// given are the flags that were given with values that are neither the default nor those of the environment.
-func (f daemonFlags) given(env func(string) string) (flags []string) {
+// given are the flags that were given with values that are neither the default nor what stands for the flag's name in
+// the environment or in the configuration file.
+func (f daemonFlags) given(standing func(name string) string) (flags []string) {
 	pprof := ""
 	if f.HTTPPprof {
 		pprof = "true"
@@ -107,7 +108,7 @@ func (f daemonFlags) given(env func(string) string) (flags []string) {
 		{"fabric", f.Fabric, "auto"}, {"rdma-device", f.RDMADevice, ""}, {"rdma-gid", f.RDMAGID, ""},
 		{"registered-memory", cmp.Or(f.Registered, "0"), "0"}, {"http", f.HTTP, ""}, {"http-pprof", pprof, ""},
 	} {
-		said := env("RDMCFS_" + strings.ToUpper(strings.ReplaceAll(flag.name, "-", "_")))
+		said := standing(flag.name)
 		if on, err := strconv.ParseBool(said); err == nil && flag.name == "http-pprof" {
 			said = strconv.FormatBool(on)
 		}

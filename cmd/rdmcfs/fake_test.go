@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/node"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 // beProgramEnv makes the test binary the program itself, with a made-up node, so that daemons in the background
@@ -67,6 +69,17 @@ func fakeNode() {
 	}
 }
 
+// auditFake has a row of each kind.
+func auditFake(context.Context) ([]admin.AuditRow, error) {
+	root, anna, at := uint32(0), uint32(1000), time.Unix(1_700_000_000, 0)
+	return []admin.AuditRow{
+		{Index: 3, Time: at, Node: 1, NodeName: "n1", Command: "rdmcfs token", Ended: true},
+		{Index: 9, Time: at, Node: 1, NodeName: "n1", UID: &root, Login: &anna, Command: "rdmcfs evict \x1b[2J",
+			Ended: true, Error: "no node\n"},
+		{Index: 12, Time: at, Node: 2, NodeName: "n2", UID: &root, Login: &root, Command: "rdmcfs drain n1"},
+	}, nil
+}
+
 // restoreSlowly takes longer than any other request may, except for removed files.
 func restoreSlowly(ctx context.Context, req admin.RestoreRequest, tell func(admin.Progress)) (admin.Version, error) {
 	if req.Removed {
@@ -93,6 +106,50 @@ func scrubFake(_ context.Context, req admin.ScrubRequest, tell func(admin.Progre
 	return admin.ScrubResult{Contents: 5, SizeBytes: 4 << 20, Damaged: 2, Mended: 1, List: []admin.ScrubDamage{
 		{Path: "/d/f\x1b[2J", Version: 3, State: "retained", Reason: "no other node holds it"},
 		{Path: "/g", Version: 1, State: "current", Blocks: 2, Mended: true}}}, nil
+}
+
+// fsckFake finds nothing at whole, and three things elsewhere.
+func fsckFake(
+	_ context.Context, req admin.FsckRequest, tell func(admin.Progress), take func(admin.FsckFinding) error,
+) (admin.FsckResult, error) {
+	tell(admin.Progress{Step: "n\x1b2", Count: 3, Of: 4})
+	r := admin.FsckResult{Index: 77, Inodes: 4, Contents: 1, SizeBytes: 1 << 20, Nodes: []admin.FsckNode{
+		{Node: 1, Name: "n1", Checked: true}, {Node: 2, Name: "n\x1b2", Checked: req.Path == "whole"}}}
+	if req.Path == "whole" {
+		return r, nil
+	}
+	for _, f := range []admin.FsckFinding{
+		{Kind: admin.FsckDamaged, Path: "/d/f\x1b[2J", Version: 3, Node: 2, Name: "n\x1b2", Count: 1,
+			Text: "its files are gone"},
+		{Kind: admin.FsckOwed, Name: "n3", Count: 7, SizeBytes: 2 << 20, Paths: []string{"/a\x1b", "/b"}, Heals: true,
+			Text: "they are owed to it: slow"},
+		{Kind: admin.FsckUnneeded, Name: "n1", Count: 2, Text: "nothing needs them"},
+	} {
+		r.Findings++
+		if !f.Heals {
+			r.Left++
+		}
+		if req.Contents && !f.Heals {
+			continue
+		}
+		if err := take(f); err != nil {
+			return r, err
+		}
+	}
+	if req.Contents {
+		r.Findings, r.Left, r.Nodes[0].UnneededCount, r.Nodes[0].UnneededBytes = 1, 0, 5, 1<<20
+	}
+	return r, nil
+}
+
+// backupFake gives the state of an empty cluster.
+func backupFake(_ context.Context, to io.Writer) error {
+	s, _, err := meta.OpenMemory().Snapshot()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, s)
+	return errors.Join(err, s.Close())
 }
 
 // restoreRemoved knows the removed file d/f.
@@ -140,14 +197,23 @@ type fakeDaemon struct {
 	rebuilding bool
 }
 
-// madeLater is a mount of a node whose state is rebuilt at the start.
-const madeLater = "/mnt/later"
+// madeLater is a mount of a node whose state is rebuilt at the start. So is that of a node with a file rottenState.
+const (
+	madeLater   = "/mnt/later"
+	rottenState = "rotten"
+)
 
-func (d *fakeDaemon) rebuilt(ctx context.Context, m admin.MountRequest) {
-	d.mount(ctx, m)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rebuilding = false
+// rebuild takes a second. Then come the mounts that the node was started with.
+func (d *fakeDaemon) rebuild(mounts ...admin.MountRequest) {
+	d.rebuilding = true
+	time.AfterFunc(time.Second, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.rebuilding = false
+		for _, m := range mounts {
+			d.mounts[m.Dir] = make(chan struct{})
+		}
+	})
 }
 
 func runFake(ctx context.Context, p runParams) error {
@@ -160,15 +226,19 @@ func runFake(ctx context.Context, p runParams) error {
 	d := &fakeDaemon{mounts: map[string]chan struct{}{}, stop: stop}
 	for _, m := range p.Mounts {
 		if m.Dir == madeLater {
-			d.rebuilding = true
-			time.AfterFunc(time.Second, func() { d.rebuilt(ctx, m) })
+			d.rebuild(m)
 			continue
 		}
 		d.mount(ctx, m)
 	}
+	if _, err := os.Stat(filepath.Join(p.Data, rottenState)); err == nil {
+		d.rebuild()
+	}
 	s, err := admin.Serve(admin.SocketPath(p.Data), admin.Handlers{Status: d.status, Mount: d.mount, Unmount: d.unmount,
-		Scrub: scrubFake, Restore: restoreSlowly, Versions: versionsOf, Policy: policySlowly, MountWait: d.wait,
-		Stop: func(context.Context) error { stop(); return nil }, Where: d.where,
+		Scrub: scrubFake, Fsck: fsckFake, Backup: backupFake,
+		Restore: restoreSlowly, Versions: versionsOf, Policy: policySlowly,
+		MountWait: d.wait,
+		Stop:      func(context.Context) error { stop(); return nil }, Where: d.where, Audit: auditFake,
 		Wait: func(_ context.Context, r admin.WaitRequest) (admin.WaitResult, error) {
 			return admin.WaitResult{Nodes: []admin.Node{{Name: "n2", OwedCount: 3, OwedBytes: 4096, OwedReason: "down"}}}, nil
 		}}, slog.New(slog.DiscardHandler))
@@ -199,6 +269,9 @@ const goneAtOnce = "/mnt/gone"
 func (d *fakeDaemon) mount(_ context.Context, r admin.MountRequest) (admin.Mount, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.rebuilding {
+		return admin.Mount{}, admin.Errorf(admin.CodeNotOffered, "this node does not offer /v1/mount")
+	}
 	if d.mounts[r.Dir] != nil {
 		return admin.Mount{}, admin.Errorf(admin.CodeExists, "%s is mounted already", r.Dir)
 	}

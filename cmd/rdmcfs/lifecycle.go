@@ -3,15 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/node"
 	"github.com/rdmcfs/rdmcfs/internal/terminal"
 )
 
@@ -44,18 +45,22 @@ func (f nodeFlags) nodeName() string {
 	return host
 }
 
-// bindsHTTP is the address of --http if a daemon is started that will serve there: it is bound before anything is made.
-// Flags of a daemon that is not started are refused. Variables of the environment are not: a later command takes them.
-func (f nodeFlags) bindsHTTP() (string, error) {
-	http, err := f.http()
+// starts is what a daemon that is started uses: the address of --http, and RDMA. Both are tried before anything is
+// made. Flags of a daemon that is not started are refused. Variables and the configuration file are not: a later
+// command takes them.
+func (f nodeFlags) starts(a *app) (http string, fabric node.Fabric, err error) {
+	serves, err := f.http()
+	if err == nil {
+		fabric, err = f.fabric()
+	}
 	if err != nil || !f.NoStart {
-		return http.Addr, err
+		return serves.Addr, fabric, err
 	}
-	if given := f.given(os.Getenv); len(given) > 0 {
-		return "", withCode(exitcode.Usage, "--no-start starts no daemon that %s could be for: give it to 'rdmcfs mount' or "+
-			"'rdmcfs daemon' when you start the node, or leave out --no-start", strings.Join(given, ", "))
+	if given := f.given(a.standing); len(given) > 0 {
+		return "", node.Fabric{}, withCode(exitcode.Usage, "--no-start starts no daemon that %s could be for: give it to "+
+			"'rdmcfs mount' or 'rdmcfs daemon' when you start the node, or leave out --no-start", strings.Join(given, ", "))
 	}
-	return "", nil
+	return "", node.Fabric{}, nil
 }
 
 // checkAdvertise refuses a host name that has no address, before a token is used for it. It takes askTimeout at most.
@@ -82,7 +87,7 @@ func (c *initCmd) Run(a *app) error {
 	if err := checkTTL(c.TTL); err != nil {
 		return err
 	}
-	http, err := c.bindsHTTP()
+	http, fabric, err := c.starts(a)
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func (c *initCmd) Run(a *app) error {
 		return err
 	}
 	token, err := nodeInit(a.ctx, initParams{Data: a.data, Listen: c.Listen, Advertise: c.Advertise, Name: c.nodeName(),
-		Labels: c.Label, TokenTTL: c.TTL, HTTP: http})
+		Labels: c.Label, TokenTTL: c.TTL, HTTP: http, Fabric: fabric})
 	if err != nil {
 		return err
 	}
@@ -132,7 +137,7 @@ type joinCmd struct {
 
 // Run makes this machine a node and starts it.
 func (c *joinCmd) Run(a *app) error {
-	http, err := c.bindsHTTP()
+	http, fabric, err := c.starts(a)
 	if err != nil {
 		return err
 	}
@@ -140,7 +145,7 @@ func (c *joinCmd) Run(a *app) error {
 		return err
 	}
 	name, err := nodeJoin(a.ctx, joinParams{Data: a.data, Addr: c.Addr, Token: c.Token, Listen: c.Listen,
-		Advertise: c.Advertise, Name: c.nodeName(), Labels: c.Label, Replace: c.Replace, HTTP: http})
+		Advertise: c.Advertise, Name: c.nodeName(), Labels: c.Label, Replace: c.Replace, HTTP: http, Fabric: fabric})
 	if err != nil {
 		return err
 	}
@@ -158,20 +163,23 @@ func (c *joinCmd) Run(a *app) error {
 }
 
 type daemonCmd struct {
-	LogLevel slog.Level `help:"debug, info, warn or error." default:"info"`
+	logFlags
 	daemonFlags
 }
 
 // Run is the daemon without a mount.
 func (c *daemonCmd) Run(a *app) error {
-	return a.runDaemon(a.ctx, nil, c.daemonFlags, c.LogLevel)
+	return a.runDaemon(a.ctx, nil, c.daemonFlags, c.logFlags)
 }
 
 // memProfileRate is how many bytes are allocated for each that the heap profile samples: Go's usual rate.
 const memProfileRate = 512 << 10
 
+// startOver is how long after it is ready a daemon is busy with its start: nodes connect, and states are compared.
+const startOver = 10 * time.Second
+
 // runDaemon runs the node in this process until the context ends, and informs the parent and systemd when it is ready.
-func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags daemonFlags, level slog.Level) error {
+func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags daemonFlags, log logFlags) error {
 	fabric, err := flags.fabric()
 	if err != nil {
 		return err
@@ -195,15 +203,28 @@ func (a *app) runDaemon(ctx context.Context, mounts []admin.MountRequest, flags 
 		defer close(told)
 		if _, err := a.client.Ready(ctx); err == nil {
 			waiting.ready()
+			freeStartMemory(ctx)
 		}
 	}()
-	err = nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Fabric: fabric, HTTP: http, Log: a.logger(level)})
+	err = nodeRun(ctx, runParams{Data: a.data, Mounts: mounts, Fabric: fabric, HTTP: http, Log: a.logger(log)})
 	cancel()
 	<-told
 	if err != nil {
 		waiting.failed(err)
 	}
 	return err
+}
+
+// freeStartMemory gives back what the start has used and the daemon needs no more, when the start is over. It is more
+// than an idle daemon keeps, and the garbage collector would hold on to it for long.
+func freeStartMemory(ctx context.Context) {
+	over := time.NewTimer(startOver)
+	defer over.Stop()
+	select {
+	case <-ctx.Done():
+	case <-over.C:
+		debug.FreeOSMemory()
+	}
 }
 
 type stopCmd struct{}
@@ -229,9 +250,4 @@ func (a *app) status() (admin.Status, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, askTimeout)
 	defer cancel()
 	return a.client.Status(ctx)
-}
-
-// logger writes to standard error.
-func (a *app) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 }

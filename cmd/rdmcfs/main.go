@@ -36,6 +36,8 @@ type app struct {
 	err    io.Writer
 	data   string // the data directory, absolute
 	client *admin.Client
+	// settings is what the configuration file says.
+	settings *settings
 }
 
 // run is main with everything as an argument.
@@ -57,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"data": defaultData},
+		kong.Vars{"data": defaultData, "config": configDefault},
 		kong.KindMapper(reflect.String, kong.MapperFunc(wordAsItIs)),
 	)
 	if err != nil {
@@ -103,7 +105,8 @@ func runCommand(kctx *kong.Context, c *cli, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a := &app{ctx: ctx, out: stdout, err: stderr, data: data, client: admin.NewClient(admin.SocketPath(data))}
+	a := &app{ctx: ctx, out: stdout, err: stderr, data: data, client: admin.NewClient(admin.SocketPath(data)),
+		settings: c.settings}
 	err = kctx.Run(a)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return withCode(exitcode.Failure, "interrupted")

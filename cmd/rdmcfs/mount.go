@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"syscall"
 	"time"
@@ -19,12 +18,12 @@ import (
 const madePoll = 100 * time.Millisecond
 
 type mountCmd struct {
-	Dir        string     `arg:"" help:"Directory to mount on."`
-	Background bool       `short:"d" aliases:"detach" help:"Return when mounted; the daemon goes on in the background."`
-	Option     []string   `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
-	DryRun     bool       `hidden:"" help:"Do all but the mount."`
-	Source     string     `hidden:"" help:"What df and mount show as the source."`
-	LogLevel   slog.Level `help:"Of a daemon that this starts: debug, info, warn or error." default:"info"`
+	Dir        string   `arg:"" help:"Directory to mount on."`
+	Background bool     `short:"d" aliases:"detach" help:"Return when mounted; the daemon goes on in the background."`
+	Option     []string `short:"o" sep:"none" help:"Mount options, comma separated, as of mount(8)." placeholder:"OPT,..."`
+	DryRun     bool     `hidden:"" help:"Do all but the mount."`
+	Source     string   `hidden:"" help:"What df and mount show as the source."`
+	logFlags
 	daemonFlags
 }
 
@@ -55,7 +54,7 @@ func (c *mountCmd) Run(a *app) error {
 		return c.become(a, req)
 	}
 	if !running {
-		if err := a.startDaemon(a.ctx, append(c.words(), "--log-level", c.LogLevel.String())...); err != nil {
+		if err := a.startDaemon(a.ctx, append(c.daemonFlags.words(), c.logFlags.words()...)...); err != nil {
 			return err
 		}
 	}
@@ -84,6 +83,10 @@ func (c *mountCmd) ask(a *app, req admin.MountRequest) error {
 		return err
 	}
 	warnNotServing(a, st)
+	if err := a.awaitMade(ctx, st, req.Dir); err != nil {
+		return withCode(exitcode.Timeout, "%s is not mounted, since this node still rebuilds its state: repeat the command "+
+			"when 'rdmcfs status' says that it serves: %v", req.Dir, err)
+	}
 	if _, err := a.client.Mount(ctx, req); err != nil {
 		return err
 	}
@@ -129,14 +132,14 @@ func (c *mountCmd) become(a *app, req admin.MountRequest) error {
 			cancel() // nothing is left to do here
 		}
 	}()
-	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.daemonFlags, c.LogLevel)
+	err := a.runDaemon(ctx, []admin.MountRequest{req}, c.daemonFlags, c.logFlags)
 	cancel()
 	<-ended
 	return err
 }
 
-// awaitMade waits until a daemon that rebuilds its state has made the mount that it was started with. The mount comes
-// after the state.
+// awaitMade waits until a daemon that rebuilds its state has done so. The mount that it was started with comes after
+// the state, and until then it makes no other.
 func (a *app) awaitMade(ctx context.Context, st admin.Status, dir string) (err error) {
 	tick := time.NewTicker(madePoll)
 	defer tick.Stop()

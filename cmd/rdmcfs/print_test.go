@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/exitcode"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -124,6 +125,44 @@ func TestProgressOnATerminalDrawsInPlace(t *testing.T) {
 	}
 }
 
+// What is drawn over takes one row for each line, and no more rows than the terminal has: else the rows of an earlier
+// draw would stay.
+func TestDrawnLinesFitTheTerminal(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	p.tty, p.rows = true, func() int { return 6 }
+	for i, name := range []string{"short", strings.Repeat("long/", 40), "third"} {
+		tr := sampleTransfer(0)
+		tr.Session, tr.Path = strconv.Itoa(i), name
+		b.Reset()
+		p.event(admin.Event{Kind: "transfer", Transfer: &tr})
+		drawn, off, ok := strings.Cut(b.String(), wrapOn)
+		if !ok || off != "" {
+			t.Errorf("the terminal does not wrap lines any more: %q", b.String())
+		}
+		_, drawn, ok = strings.Cut(drawn, wrapOff)
+		lines := strings.Split(strings.TrimSuffix(drawn, "\n"), "\n")
+		if !ok || len(lines) != min(3*(i+1), 5) || p.drawn != len(lines) {
+			t.Errorf("%d lines are drawn over, of %q", p.drawn, drawn)
+		}
+		if last := lines[len(lines)-1]; i > 0 && last != fmt.Sprintf("and %d lines more", 3*(i+1)-4) {
+			t.Errorf("the last line is %q", last)
+		}
+	}
+}
+
+// A counter draws one row, however long the name is.
+func TestCounterTakesOneRow(t *testing.T) {
+	var b bytes.Buffer
+	c := newCounter(&b, "restore of "+strings.Repeat("long/", 40)+"\x1b[2J")
+	c.tty = true
+	c.show(admin.Progress{Bytes: 1, SizeBytes: 2})
+	if out := b.String(); !strings.HasPrefix(out, "\r\x1b[K"+wrapOff) || !strings.HasSuffix(out, wrapOn) ||
+		strings.Contains(out, "\x1b[2J") {
+		t.Errorf("%q", out)
+	}
+}
+
 func TestSharesAreNeverRoundedUpToDone(t *testing.T) {
 	for _, c := range []struct {
 		done, all int64
@@ -214,4 +253,22 @@ func TestVersionsOfNoFileDenyNothing(t *testing.T) {
 	if !strings.Contains(b.String(), "'rdmcfs versions FILE' lists older versions") {
 		t.Errorf("%q", b.String())
 	}
+}
+
+// The audit trail says who did what, and whether it was done.
+func TestAuditIsPrinted(t *testing.T) {
+	dir := dataDir(t)
+	expect(t, exitcode.OK, "", "init", "--listen", "127.0.0.1:7400", "--data", dir)
+	out := expect(t, exitcode.OK, "", "audit", "--data", dir)
+	for _, want := range []string{
+		"  n1    -          rdmcfs token          done\n",
+		`  n1    1000 as 0  rdmcfs evict \x1b[2J  no node\n` + "\n",
+		"  n2    0          rdmcfs drain n1       not ended\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	expect(t, exitcode.OK, `"login": 1000`, "audit", "--json", "--data", dir)
+	expect(t, exitcode.OK, "", "stop", "--data", dir)
 }

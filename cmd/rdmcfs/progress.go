@@ -17,6 +17,9 @@ import (
 const (
 	barWidth   = 24
 	plainEvery = time.Second // between the lines of one transfer without a terminal
+
+	// what is drawn over later takes one row for each line: a terminal cuts off what does not fit
+	wrapOff, wrapOn = "\x1b[?7l", "\x1b[?7h"
 )
 
 // progress prints transfers as they run: on a terminal one line per member, drawn over in place; else a line per
@@ -28,22 +31,45 @@ type progress struct {
 	now   map[string]admin.Transfer
 	said  map[string]time.Time // plain: last line of a session
 	drawn int                  // lines on the terminal that the next draw goes over
+	rows  func() int           // of the terminal; 0 is unknown
 }
 
 func newProgress(out io.Writer) *progress {
-	return &progress{out: out, tty: isTerminal(out), now: map[string]admin.Transfer{}, said: map[string]time.Time{}}
+	return &progress{out: out, tty: isTerminal(out), now: map[string]admin.Transfer{}, said: map[string]time.Time{},
+		rows: func() int { return terminalRows(out) }}
 }
 
 func isTerminal(w io.Writer) bool {
-	if p, ok := w.(*printer); ok {
-		w = p.w
-	}
-	f, ok := w.(*os.File)
+	fd, ok := descriptor(w)
 	if !ok {
 		return false
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	return err == nil
+}
+
+// terminalRows is how many rows a terminal has; 0 if that is not known.
+func terminalRows(w io.Writer) int {
+	fd, ok := descriptor(w)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Row)
+}
+
+// descriptor is that of the file that is written to, if it is one.
+func descriptor(w io.Writer) (fd int, ok bool) {
+	if p, ok := w.(*printer); ok {
+		w = p.w
+	}
+	if f, ok := w.(*os.File); ok {
+		return int(f.Fd()), true
+	}
+	return 0, false
 }
 
 // event takes one event of a watch.
@@ -109,18 +135,34 @@ func (p *progress) erase() {
 	}
 }
 
+// draw prints what runs, one row for each line, so that the next draw knows how many it goes over.
 func (p *progress) draw() {
-	if !p.tty {
+	if !p.tty || len(p.order) == 0 {
 		return
 	}
+	lines := p.lines()
+	if most := p.rows() - 1; most > 0 && len(lines) > most { // what has left the screen can't be drawn over
+		left := len(lines) - most + 1
+		lines = append(lines[:most-1], fmt.Sprintf("and %d lines more", left))
+	}
+	var text strings.Builder
+	for _, line := range lines {
+		terminal.Println(&text, line)
+	}
+	io.WriteString(p.out, wrapOff+text.String()+wrapOn)
+	p.drawn = len(lines)
+}
+
+// lines are what runs: a line for each transfer, and one for each of its members.
+func (p *progress) lines() (lines []string) {
 	for _, s := range p.order {
 		tr := p.now[s]
-		terminal.Printf(p.out, "%s, %s\n", tr.Path, units.Bytes(tr.SizeBytes))
+		lines = append(lines, fmt.Sprintf("%s, %s", tr.Path, units.Bytes(tr.SizeBytes)))
 		for _, m := range tr.Members {
-			terminal.Printf(p.out, "  %s\n", memberLine(tr, m, barWidth))
+			lines = append(lines, "  "+memberLine(tr, m, barWidth))
 		}
-		p.drawn += 1 + len(tr.Members)
 	}
+	return lines
 }
 
 // memberLine is one member's progress: name, bar, share, rate, time left, state.
@@ -189,6 +231,15 @@ type counter struct {
 	tty   bool
 	last  admin.Progress
 	drawn bool
+	next  time.Time // of the news that pace shows
+}
+
+// pace shows news that come often about once a second.
+func (c *counter) pace(p admin.Progress) {
+	if now := time.Now(); now.After(c.next) {
+		c.next = now.Add(plainEvery)
+		c.show(p)
+	}
 }
 
 func newCounter(out io.Writer, what string) *counter {
@@ -202,6 +253,15 @@ func (c *counter) show(p admin.Progress) {
 	}
 	c.last = p
 	text := fmt.Sprintf("%s: %s of %s", c.what, units.Bytes(p.Bytes), units.Bytes(p.SizeBytes))
+	if p.Step != "" {
+		text = c.what + ": " + terminal.Escape(p.Step)
+		if p.Count > 0 {
+			text += fmt.Sprintf(", %d", p.Count)
+		}
+		if p.Of > 0 {
+			text += fmt.Sprintf(" of %d", p.Of)
+		}
+	}
 	if p.Mending > 0 {
 		text += fmt.Sprintf(", %s to be mended", countText(p.Mending, "content"))
 	}
@@ -209,7 +269,7 @@ func (c *counter) show(p admin.Progress) {
 		terminal.Println(c.out, text)
 		return
 	}
-	terminal.Printf(c.out, "\r\x1b[K%s", text)
+	io.WriteString(c.out, "\r\x1b[K"+wrapOff+terminal.Escape(text)+wrapOn)
 	c.drawn = true
 }
 
@@ -217,5 +277,6 @@ func (c *counter) show(p admin.Progress) {
 func (c *counter) end() {
 	if c.drawn {
 		terminal.Printf(c.out, "\r\x1b[K")
+		c.drawn = false
 	}
 }

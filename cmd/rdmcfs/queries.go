@@ -33,6 +33,15 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
+// printJSONLine prints one of several values.
+func (a *app) printJSONLine(v any) error {
+	raw, err := admin.Marshal(v)
+	if err == nil {
+		_, err = a.out.Write(append(raw, '\n'))
+	}
+	return err
+}
+
 // table prints rows in columns.
 func (a *app) table(rows [][]string) {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
@@ -485,4 +494,46 @@ func (c *waitCmd) Run(a *app) error {
 			units.Bytes(n.OwedBytes), n.OwedReason)
 	}
 	return withCode(exitcode.Timeout, "not delivered within %v", c.Timeout)
+}
+
+type auditCmd struct{ jsonFlag }
+
+// Run prints the audit trail.
+func (c *auditCmd) Run(a *app) error {
+	rows, err := ask(a, func(ctx context.Context, _ struct{}) ([]admin.AuditRow, error) { return a.client.Audit(ctx) },
+		struct{}{})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(rows)
+	}
+	table := [][]string{{"TIME", "NODE", "USER", "COMMAND", "OUTCOME"}}
+	for _, r := range rows {
+		table = append(table, []string{r.Time.Local().Format(time.DateTime), r.NodeName, userText(r.UID, r.Login), r.Command,
+			auditOutcome(r)})
+	}
+	a.table(table)
+	return nil
+}
+
+// userText is whose command it was: a login, and as whom it ran.
+func userText(uid, login *uint32) string {
+	switch {
+	case uid == nil:
+		return "-"
+	case login == nil || *login == *uid:
+		return fmt.Sprint(*uid)
+	}
+	return fmt.Sprintf("%d as %d", *login, *uid)
+}
+
+func auditOutcome(r admin.AuditRow) string {
+	switch {
+	case !r.Ended:
+		return "not ended"
+	case r.Error == "":
+		return "done"
+	}
+	return r.Error
 }

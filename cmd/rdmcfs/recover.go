@@ -72,8 +72,8 @@ func (c *recoverCmd) show(a *app) error {
 }
 
 func printRemaining(a *app, left admin.Remaining) {
-	terminal.Printf(a.out, "node %d (%s), generation %d: %d files, %s\n", left.Node, left.Name, left.Generation,
-		left.Files, units.Bytes(int64(left.Bytes)))
+	terminal.Printf(a.out, "node %d (%s), generation %d: %s, %s\n", left.Node, left.Name, left.Generation,
+		filesText(left.Files), units.Bytes(int64(left.Bytes)))
 	term := "no voter" // all that it has was decided, but it does not know in what term
 	if left.Votes {
 		term = fmt.Sprintf("voter, term %d", left.Term)
@@ -90,10 +90,10 @@ func printRemaining(a *app, left admin.Remaining) {
 		terminal.Println(a.out, "It does not have the signing key: if no node that is left has it, no machine can join any "+
 			"more, and the nodes refuse each other when their certificates end, after 30 days at most.")
 	}
-	terminal.Println(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each "+
+	terminal.Printf(a.out, "Nothing was changed. Only if a majority of the voters is lost for good: run this on each "+
 		"node that is left.\nChoose the voter with the highest term, and of those the highest index. A node "+
 		"that is no voter goes before it if its last change is later.\nThere, run 'rdmcfs recover --begin'. "+
-		"What only others knew is lost.")
+		"What only others knew is lost.\n")
 }
 
 func timeText(t time.Time) string {

@@ -9,6 +9,7 @@ import (
 
 // Bytes that have to move take as long as they take: restore has no limit of its own, and shows how far it is.
 func TestRestoreTakesLongerThanOtherRequests(t *testing.T) {
+	t.Parallel() // waits for 11 s
 	a := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--listen", "10.0.0.1:7400", "--data", a) // the daemon runs then
 	out, errs, code := rdmcfs(t, "restore", "--content", "staged-1a", "--data", a)
@@ -19,6 +20,7 @@ func TestRestoreTakesLongerThanOtherRequests(t *testing.T) {
 }
 
 func TestPolicyOfALargeTreeTakesLongerThanOtherRequests(t *testing.T) {
+	t.Parallel() // waits for 11 s
 	a := dataDir(t)
 	expect(t, exitcode.OK, "", "init", "--listen", "10.0.0.1:7400", "--data", a)
 	expect(t, exitcode.OK, "", "mount", "-d", "/mnt/x", "--data", a)

@@ -52,7 +52,12 @@ func (a *app) startDaemon(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return fmt.Errorf("start the daemon: %w", err)
 	}
-	cmd := exec.Command(self, append([]string{"daemon", "--data", a.data}, flags...)...)
+	words, err := a.configWords()
+	if err != nil {
+		return err
+	}
+	words = append(append(words, "daemon", "--data", a.data), flags...)
+	cmd := exec.Command(self, words...)
 	cmd.Args[0] = programName // also where this program was called as a mount helper
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), readyFDEnv+"="+strconv.Itoa(firstExtraFD))

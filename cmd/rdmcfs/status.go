@@ -33,8 +33,8 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 	for _, warning := range st.Warnings {
 		terminal.Printf(w, "! %s\n", warning)
 	}
-	terminal.Printf(w, "cluster %s, %s, %d files and directories, %s\n", st.Cluster, countText(len(st.Nodes), "node"),
-		max(st.Files, 1)-1, units.Bytes(int64(st.Bytes))) // the root is there though nobody has made it
+	terminal.Printf(w, "cluster %s, %s, %s, %s\n", st.Cluster, countText(len(st.Nodes), "node"), filesText(st.Files),
+		units.Bytes(int64(st.Bytes)))
 	terminal.Printf(w, "leader %s, voters %s; %s\n", nodeText(st, st.Leader), voterText(st), changesText(st))
 	terminal.Printf(w, "this is %s, %s; log index %d, namespace digest %s at %d\n", nodeText(st, st.Node), st.State,
 		st.AppliedIndex, st.Digest, st.DigestIndex)
@@ -44,6 +44,7 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 			terminal.Printf(w, "%s is behind: it %s\n", nodeText(st, n.ID), n.BehindReason)
 		}
 	}
+	printPrograms(w, st)
 	printTransfers(w, st)
 	for _, u := range st.Unpublished {
 		terminal.Printf(w, "unpublished: %s, %s, id %s: %s\n", u.Path, units.Bytes(u.SizeBytes), u.ID, u.Reason)
@@ -52,6 +53,11 @@ func printStatus(w io.Writer, st admin.Status, now time.Time) {
 		terminal.Printf(w, "outcome unknown since %s: %s\n", sinceText(u.Since, now), u.What)
 	}
 	printLocal(w, st)
+}
+
+// filesText counts inodes, without the root, which is there though nobody has made it.
+func filesText(inodes uint64) string {
+	return fmt.Sprintf("%d files and directories", max(inodes, 1)-1)
 }
 
 // changesText says whether the mounts of this node can change something.

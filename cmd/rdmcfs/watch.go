@@ -27,11 +27,7 @@ func (c *watchCmd) Run(a *app) error {
 	bars := newProgress(a.out)
 	err := a.client.Watch(a.ctx, req, func(ev admin.Event) error {
 		if c.JSON {
-			raw, err := admin.Marshal(ev)
-			if err == nil {
-				_, err = a.out.Write(append(raw, '\n'))
-			}
-			return err
+			return a.printJSONLine(ev)
 		}
 		bars.event(ev)
 		return nil

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // everything has a field of each form.

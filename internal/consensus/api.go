@@ -111,7 +111,7 @@ type Tuning struct {
 	TailBytes        uint64        // and at most this many bytes of them: 64 MiB
 	SegmentBytes     int64         // preallocated log segments: 16 MiB
 	MaxProposalBytes int           // 4 MiB
-	ClockInterval    time.Duration // between readings of the voters' clocks: 1 s; an observer reads five times less often
+	ClockInterval    time.Duration // between readings of clocks: 1 s; five times as long once the time is sure
 	ReportInterval   time.Duration // reports of progress that nobody waits for are gathered for this long: 50 ms
 }
 
@@ -164,8 +164,12 @@ type Status struct {
 	Diverged string
 	// Rebuild says why a wrong state could not be replaced by another node's yet, "" normally.
 	Rebuild string
-	// NoQuorum says that proposals fail at once, unless they are patient.
+	// NoQuorum says that no leader has been known for long. Proposals fail at once, unless they are patient or a
+	// majority of the voters has just been reached again.
 	NoQuorum bool
+	// RefusedBy are the peers that said last, within a minute, that this node's number has another store: this one was
+	// replaced, or they are behind.
+	RefusedBy []ID
 	// Progress of all nodes, on the leader; elsewhere of this node, of the nodes that follow it, and of a leader that
 	// can't write its log.
 	Progress map[ID]Progress

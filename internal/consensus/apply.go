@@ -127,9 +127,12 @@ func (n *Node) runApply() {
 	if a.synced < a.applied {
 		a.dirtyFrom = time.Now()
 	}
-	due := time.NewTicker(n.tune.SyncInterval)
+	due := time.NewTimer(n.tune.SyncInterval)
 	defer due.Stop()
 	for {
+		if !a.dirtyFrom.IsZero() {
+			due.Reset(max(0, n.tune.SyncInterval-time.Since(a.dirtyFrom)))
+		}
 		select {
 		case <-n.ctx.Done():
 			a.end()

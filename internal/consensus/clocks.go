@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// an observer reads the leader's clock so many times less often than voters read each other's
-	clockObserver = 5
-	clockTrip     = 2 * time.Second // a reading that takes longer says too little
-	maxClocksOff  = 256
+	// clocks are read so many times less often by an observer, and by a voter whose time a majority has confirmed
+	clockCalm    = 5
+	clockTrip    = 2 * time.Second // a reading that takes longer says too little
+	maxClocksOff = 256
 )
 
 // clocks is what a node knows of the clocks of the others, and the cluster's time by them.
@@ -143,12 +143,12 @@ func (k *clocks) seeLogLocked() {
 func (k *clocks) readAll() {
 	v := k.view()
 	every := k.interval
-	if v.role == RoleObserver {
-		every *= clockObserver
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	known, _ := k.clock.Known()
+	known, sure := k.clock.Known()
+	if v.role == RoleObserver || sure {
+		every *= clockCalm
+	}
 	for _, l := range v.links {
 		wait := every
 		if !known {

@@ -518,6 +518,13 @@ func (c *cluster) isolate(id ID, cut bool) {
 	}
 }
 
+// setCut says whether one node can dial another; connections stay.
+func (c *cluster) setCut(from, to ID, cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut[[2]ID{from, to}] = cut
+}
+
 // cutWay cuts the connections that one node dials to another.
 func (c *cluster) cutWay(from, to ID) {
 	c.mu.Lock()

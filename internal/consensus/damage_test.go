@@ -441,6 +441,9 @@ func TestFullDiskOfTheLeaderMovesTheLeadership(t *testing.T) {
 			return true
 		})
 		broken.Store(false)
+		eventually(t, 20*time.Second, "the old leader follows", func() bool { // until then it refuses by itself
+			return c.nodes[old].node.Status().Leader != old
+		})
 		c.propose(old, "healed")
 		c.converge()
 	})

@@ -42,6 +42,9 @@ var (
 	ErrSafety = core.ErrSafety
 )
 
+// errOtherStore means that a peer knows another store under this node's number.
+var errOtherStore = errors.New("consensus: the peer knows another store of this node")
+
 // errHolding is a [core.ErrEarly] while proposals wait.
 var errHolding = fmt.Errorf("%w: the state lacks entries of the log", core.ErrEarly)
 

@@ -38,6 +38,7 @@ var errNoLeaderThere = errors.New("consensus: peer is no voter and knows no lead
 type observer struct {
 	n        *Node
 	skipLast bool          // the voters' logs do not have the last applied entry any more: it is not asked for
+	left     time.Time     // when the last follow stream ended
 	session  atomic.Uint64 // counts follow streams
 	lagged   atomic.Int32  // voters that were left because they lag, since all that was wanted was here
 }
@@ -165,7 +166,10 @@ func (ob *observer) follow(peers []ID, changes int) (ID, error) {
 	if !ob.setFollower(target) {
 		return a.peer, nil
 	}
-	defer ob.setFollower(nil)
+	defer ob.leave()
+	if time.Since(ob.left) > ob.n.tune.electionMax() {
+		ob.n.proposals.hopeAgain()
+	}
 	return a.peer, ob.followStream(ctx, target)
 }
 
@@ -280,6 +284,12 @@ func (ob *observer) setFollower(t *followTarget) bool {
 		ob.n.setLeaderLocked(0)
 	}
 	return ob.n.state.role == RoleObserver
+}
+
+// leave ends the use of a follow stream.
+func (ob *observer) leave() {
+	ob.setFollower(nil)
+	ob.left = time.Now()
 }
 
 // queuedApplied returns the applied index once all that is queued now is applied.

@@ -6,8 +6,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 func filled[T any]() *T {

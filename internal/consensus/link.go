@@ -306,12 +306,14 @@ func askState(ctx context.Context, n *Node, peer ID) ([]byte, error) {
 	}
 }
 
-// reached tells the loop of a connection, but not of each one to a peer that comes and goes: votes need their time.
+// reached tells the loop and the proposals of a connection, but not of each one to a peer that comes and goes: votes
+// need their time.
 func (l *link) reached() {
 	n, now := l.n, time.Now()
-	steady := now.Sub(l.up) > 2*time.Duration(n.tune.ElectionTicks)*n.tune.Tick
+	steady := now.Sub(l.up) > n.tune.electionMax()
 	l.up = now
 	if steady {
+		n.proposals.hopeAgain()
 		n.box.event(func() {
 			if c := n.loop.core; c != nil {
 				c.Reached()
@@ -340,7 +342,7 @@ func (n *Node) askLeader(ctx context.Context, op uint8, body []byte, patient boo
 	last := ErrNoQuorum
 	for {
 		n.mu.Lock()
-		leader, changed, lost := n.state.leader, n.state.changed, n.state.noQuorum
+		leader, changed, lost := n.state.leader, n.state.changed, n.proposals.hopelessLocked(time.Now())
 		n.mu.Unlock()
 		switch {
 		case lost && !patient:

@@ -89,6 +89,8 @@ type raftLoop struct {
 	// hard is the last hard state while there is no core.
 	hard       *raftpb.HardState
 	ticks      uint64
+	pace       pace
+	waits      bool                      // a proposal without an answer, or a leader, is waited for: each tick counts
 	turned     atomic.Pointer[time.Time] // the last tick; others read it
 	reads      map[string]chan readAnswer
 	nextRead   uint64
@@ -145,8 +147,8 @@ func (rl *raftLoop) newCore(s *raftlog.State) error {
 
 func (rl *raftLoop) run() {
 	rl.reads = map[string]chan readAnswer{}
-	tick := time.NewTicker(rl.n.tune.Tick)
-	defer tick.Stop()
+	rl.pace = newPace(rl.n.tune.Tick, rl.n.tune.HeartbeatTicks)
+	defer rl.pace.timer.Stop()
 	rl.gather = time.NewTimer(time.Hour)
 	defer rl.gather.Stop()
 	rl.noteTurn(time.Now())
@@ -156,12 +158,13 @@ func (rl *raftLoop) run() {
 		case <-rl.n.ctx.Done():
 			rl.failReads(rl.n.stopped())
 			return
-		case <-tick.C:
-			rl.tick()
+		case <-rl.pace.timer.C:
+			rl.pace.armed = time.Time{}
 		case <-rl.gather.C:
 			rl.releaseHeld()
 		case <-rl.n.box.wake:
 		}
+		rl.tick(rl.pace.passed(time.Now()))
 		messages, proposals, events := rl.n.box.take()
 		for _, f := range events {
 			f()
@@ -171,12 +174,63 @@ func (rl *raftLoop) run() {
 		}
 		rl.offer(proposals)
 		rl.pump()
+		rl.pace.plan(rl.quiet(), time.Now())
 	}
+}
+
+// pace is the clock of the loop. It wakes the loop when something is due, and counts the ticks that have passed by
+// then, or until something else wakes it. A loop that stood still does not make up for it.
+type pace struct {
+	tick    time.Duration
+	still   int       // ticks that count at most when the loop stood still
+	counted time.Time // up to here all ticks are counted, or lost
+	planned int       // ticks that may pass before the loop must turn
+	armed   time.Time // when the timer fires, zero if it does not
+	timer   *time.Timer
+}
+
+func newPace(tick time.Duration, still int) pace {
+	now := time.Now()
+	return pace{tick: tick, still: still, counted: now, planned: 1, armed: now.Add(tick), timer: time.NewTimer(tick)}
+}
+
+// passed is how many ticks have passed since it was called last. If they are more than were planned, the loop stood
+// still, and the messages that came meanwhile may not be here yet: few of the ticks count.
+func (p *pace) passed(now time.Time) int {
+	n := int(now.Sub(p.counted) / p.tick)
+	if n > p.planned {
+		n = min(p.planned, p.still)
+	}
+	p.counted = p.counted.Add(time.Duration(n) * p.tick)
+	if now.Sub(p.counted) >= p.tick {
+		p.counted = now
+	}
+	return n
+}
+
+// plan makes the loop turn when so many ticks will have passed since the last that was counted.
+func (p *pace) plan(ticks int, now time.Time) {
+	p.planned = ticks
+	if at := p.counted.Add(time.Duration(ticks) * p.tick); !at.Equal(p.armed) {
+		p.armed = at
+		p.timer.Reset(at.Sub(now))
+	}
+}
+
+// quiet is how many ticks may pass before the loop must turn.
+func (rl *raftLoop) quiet() int {
+	switch {
+	case rl.waits:
+		return 1
+	case rl.core == nil:
+		return rl.n.tune.ElectionTicks - 1
+	}
+	return rl.core.Quiet()
 }
 
 func (rl *raftLoop) noteTurn(now time.Time) { rl.turned.Store(&now) }
 
-// LastTurn is when the loop of a node last heard of its clock, zero before it runs. A loop that waits for something for
+// LastTurn is when the loop of a node last counted a tick, zero before it runs. A loop that waits for something for
 // ever does not hear of it.
 func LastTurn(n *Node) time.Time {
 	if at := n.loop.turned.Load(); at != nil {
@@ -185,16 +239,23 @@ func LastTurn(n *Node) time.Time {
 	return time.Time{}
 }
 
-func (rl *raftLoop) tick() {
-	rl.ticks++
+// tick lets ticks pass.
+func (rl *raftLoop) tick(count int) {
+	if count == 0 {
+		return
+	}
 	rl.noteTurn(time.Now())
-	if rl.core != nil {
+	for range count {
+		rl.ticks++
+		if rl.core == nil {
+			continue
+		}
 		rl.core.Tick()
 		if rl.ticks%10 == 0 {
 			rl.tend()
 		}
 	}
-	rl.n.proposals.tend(time.Now())
+	rl.waits = rl.n.proposals.tend(time.Now())
 }
 
 // receive takes a raft message of a peer.

@@ -335,6 +335,9 @@ func (t Tuning) filled() Tuning {
 	return t
 }
 
+// electionMax is the longest time for which a voter hears of no leader before it stands for election.
+func (t *Tuning) electionMax() time.Duration { return 2 * time.Duration(t.ElectionTicks) * t.Tick }
+
 func orInt[T int | int64 | uint64](v, def T) T {
 	if v == 0 {
 		return def

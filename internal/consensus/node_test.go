@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -570,6 +572,7 @@ func TestVoterWhoseFellowsAreAllGone(t *testing.T) {
 			c.setDown(id, true)
 		}
 		c.changeVoters(ctx, others[2], others[2:], old)
+		c.knowVoters(others, others...)
 		for _, id := range old {
 			c.stop(id)
 		}
@@ -609,7 +612,9 @@ func TestVoterAndAnotherThatIsNew(t *testing.T) {
 		c.stop(leader)
 		c.nodes[away].unknown = map[ID]bool{fresh: true}
 		c.start(away)
-		eventually(t, 20*time.Second, "a leader of the two", func() bool { return c.nodes[fresh].node.Status().Leader != 0 })
+		eventually(t, 20*time.Second, "both know a leader of the two", func() bool {
+			return c.nodes[fresh].node.Status().Leader != 0 && c.nodes[away].node.Status().Leader != 0
+		})
 		c.propose(away, "by the two")
 	})
 }
@@ -627,12 +632,26 @@ func replacedWhileAway(t *testing.T) (c *cluster, away, leader, fresh ID) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	c.changeVoters(ctx, leader, []ID{fresh}, []ID{replaced})
+	c.knowVoters([]ID{fresh}, leader, away, fresh)
 	c.setDown(replaced, true)
 	c.stop(replaced)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.replaced = map[ID]ID{replaced: fresh}
 	return c, away, leader, fresh
+}
+
+// knowVoters waits until nodes know that a change of voters is over. Before that, their elections need a majority of
+// the former voters too.
+func (c *cluster) knowVoters(nodes []ID, voters ...ID) {
+	c.t.Helper()
+	want := slices.Sorted(slices.Values(voters))
+	for _, id := range nodes {
+		eventually(c.t, 20*time.Second, fmt.Sprintf("node %d knows who votes", id), func() bool {
+			st := c.nodes[id].node.Status()
+			return !st.Joint && slices.Equal(slices.Sorted(slices.Values(st.Voters)), want)
+		})
+	}
 }
 
 // changeVoters waits for a change of the policy that is under way.
@@ -1242,4 +1261,37 @@ func cpuTime(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A node whose store was replaced learns that from the peers that refuse it. It does not say so of peers that refuse it
+// for other reasons, or that take it again.
+func TestRefusalOfAnotherStoreIsRemembered(t *testing.T) {
+	const self, peer = ID(1<<32 | 7), ID(2<<32 | 9)
+	far := newNode(Config{Identity: Identity{ID: peer, Cluster: [16]byte{1}}})
+	var known atomic.Bool
+	dialFar := func(context.Context, ID) (net.Conn, error) {
+		a, b := net.Pipe()
+		go func() {
+			defer b.Close()
+			_, _ = far.greeter.accept(b, func(ID) bool { return known.Load() })
+		}()
+		return a, nil
+	}
+	near := newNode(Config{Identity: Identity{ID: self, Cluster: [16]byte{1}}, Dial: dialFar})
+	dial := func(want ...ID) {
+		t.Helper()
+		if conn, err := near.greeter.dial(t.Context(), peer, purposePeer); err == nil {
+			conn.Close()
+		}
+		if got := near.Status().RefusedBy; !slices.Equal(got, want) {
+			t.Errorf("refused by %x, want %x", got, want)
+		}
+	}
+	dial(peer)
+	known.Store(true)
+	dial()
+	known.Store(false)
+	dial(peer)
+	far.greeter.cfg.Identity.Generation++
+	dial()
 }

@@ -103,14 +103,20 @@ func (q *persistQueue) close() error { return q.disk.Close() }
 // second: nothing is acknowledged meanwhile, and the node is read-only.
 func (n *Node) runPersist() {
 	q := &n.persist
-	retry := time.NewTicker(persistRetry)
+	retry := time.NewTimer(persistRetry)
 	defer retry.Stop()
+	armed := true
 	for {
+		if !armed && (q.disk.Full() != nil || n.readOnlyErr() != nil) {
+			armed = true
+			retry.Reset(persistRetry)
+		}
 		select {
 		case <-n.ctx.Done():
 			return
 		case <-q.wake:
 		case <-retry.C:
+			armed = false
 			if q.disk.Full() != nil {
 				_ = q.disk.Prepare()
 			} else if n.readOnlyErr() == nil {

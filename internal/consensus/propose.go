@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
@@ -57,6 +58,8 @@ type proposals struct {
 	// Protected by Node.mu.
 	next    uint64
 	waiting map[uint64]*waiter
+	hope    time.Time // until then proposals may wait for a leader, though none has been known for long
+	line    time.Time // when a line of this machine last came up
 }
 
 // Propose orders data, waits until it is applied on this node, and returns what Apply returned for it. Data must not be
@@ -99,7 +102,7 @@ func (ps *proposals) add(data []byte, opts ProposeOptions) (*waiter, error) {
 	switch {
 	case ps.n.state.closed || ps.n.ctx.Err() != nil:
 		return nil, ps.n.stopped()
-	case ps.n.state.noQuorum && !opts.Patient:
+	case ps.hopelessLocked(time.Now()) && !opts.Patient:
 		return nil, fmt.Errorf("%w since %v", ErrNoQuorum, time.Since(ps.n.state.lostSince).Round(time.Second))
 	case len(ps.waiting) >= maxWaiters:
 		return nil, ErrBusy
@@ -148,6 +151,7 @@ func (ps *proposals) dispatch(w *waiter) {
 		w.open--
 		w.again = time.Now().Add(proposeRefused)
 		ps.n.mu.Unlock()
+		ps.hasten()
 	}
 }
 
@@ -179,30 +183,42 @@ func (ps *proposals) refused(refuse *nack) {
 		return
 	}
 	w.again = time.Now().Add(proposeRefused)
+	ps.hasten()
 }
 
 // tend proposes again what has no answer, and gives up when there is no leader, at once or when the patience
-// of a proposal has ended; the loop calls it at each tick.
-func (ps *proposals) tend(now time.Time) {
+// of a proposal has ended. The loop calls it when ticks have passed, and at each tick while it returns true.
+func (ps *proposals) tend(now time.Time) (soon bool) {
 	ps.n.mu.Lock()
 	if ps.n.state.leader == 0 && !ps.n.state.noQuorum && ps.quorumLostLocked(now) {
 		ps.n.state.noQuorum = true
 		ps.n.log.Warn("no leader: changes fail at once until there is one")
 	}
 	var again []*waiter
+	patience := time.Duration(0)
+	if !ps.hopelessLocked(now) {
+		patience = ps.n.tune.electionMax()
+	}
 	for seq, w := range ps.waiting {
 		switch {
-		case ps.n.state.noQuorum && now.Sub(w.born) >= w.patient:
+		case ps.n.state.noQuorum && now.Sub(w.born) >= max(w.patient, patience):
 			w.fail(ErrNoQuorum)
 			delete(ps.waiting, seq)
 		case ps.n.state.leader != 0 && now.After(w.again):
 			again = append(again, w)
 		}
 	}
+	soon = len(ps.waiting) > 0 || ps.n.state.leader == 0
 	ps.n.mu.Unlock()
 	for _, w := range again {
 		ps.dispatch(w)
 	}
+	return soon
+}
+
+// hasten makes the loop tend proposals at the next tick.
+func (ps *proposals) hasten() {
+	ps.n.box.event(func() { ps.n.loop.waits = true })
 }
 
 // quorumLostLocked decides that no leader will come. An election may take several rounds and is given time, but less
@@ -219,6 +235,65 @@ func (ps *proposals) quorumLostLocked(now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// hopeAgain runs when a peer is reached that was not for a while. If a leader may be heard of now, proposals wait for
+// it, as long as an election takes at most.
+func (ps *proposals) hopeAgain() {
+	ps.n.mu.Lock()
+	defer ps.n.mu.Unlock()
+	if ps.n.state.noQuorum && ps.reachesQuorumLocked() {
+		ps.hopeLocked(time.Now(), "a majority of the voters is reached again: changes wait for a leader")
+	}
+}
+
+func (ps *proposals) hopeLocked(now time.Time, why string) {
+	ps.hope = now.Add(ps.n.tune.electionMax())
+	ps.n.log.Info(why)
+}
+
+// LineUp says that a line of the node's machine is up again. If no leader is known, the node dials its peers, and
+// proposals wait for a leader, as when peers are reached again: connections take up to a second to come up. A line that
+// comes and goes counts once. It does not block.
+func LineUp(n *Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ps, now := &n.proposals, time.Now()
+	steady := now.Sub(ps.line) > n.tune.electionMax()
+	ps.line = now
+	if !n.state.noQuorum || !steady {
+		return
+	}
+	ps.hopeLocked(now, "a line is up again: changes wait for a leader")
+	for _, l := range n.state.links {
+		signal(l.kick)
+	}
+}
+
+// hopelessLocked reports whether proposals fail at once, unless they are patient.
+func (ps *proposals) hopelessLocked(now time.Time) bool {
+	return ps.n.state.noQuorum && !now.Before(ps.hope)
+}
+
+// reachesQuorumLocked reports whether this node is connected to a majority of the voters, itself included. An observer
+// needs only the voter that it follows.
+func (ps *proposals) reachesQuorumLocked() bool {
+	st := &ps.n.state
+	if st.role == RoleObserver {
+		return st.follower != nil && slices.Contains(core.VotersOf(st.conf), st.follower.peer)
+	}
+	return ps.reachesMostLocked(st.conf.GetVoters()) && ps.reachesMostLocked(st.conf.GetVotersOutgoing())
+}
+
+// reachesMostLocked reports whether this node is connected to most of the voters given, or none is given.
+func (ps *proposals) reachesMostLocked(voters []ID) bool {
+	reached := 0
+	for _, id := range voters {
+		if l := ps.n.state.links[id]; id == ps.n.id || l != nil && l.isUp() {
+			reached++
+		}
+	}
+	return reached > len(voters)/2 || len(voters) == 0
 }
 
 // ReadBarrier returns when this node has applied all that was acknowledged anywhere before the call. The leader has

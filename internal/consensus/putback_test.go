@@ -154,9 +154,9 @@ func soundVoterKeepsItsHistory(t *testing.T, more int) {
 				return strings.Contains(c.nodes[id].node.Status().Diverged, "older copy")
 			})
 		}
-		if a, b := c.nodes[sound].node.Status().Diverged, c.nodes[c.leader()].node.Status().Diverged; a != b {
-			t.Fatalf("the two say different things:\n%s\n%s", a, b)
-		}
+		eventually(t, 20*time.Second, "the two say the same", func() bool {
+			return c.nodes[sound].node.Status().Diverged == c.nodes[c.leader()].node.Status().Diverged
+		})
 		c.propose(away, "goes on")
 		c.keeps(sound, had.Index)
 		c.stop(sound)

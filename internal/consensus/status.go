@@ -13,6 +13,7 @@ func (n *Node) Status() Status {
 		Voters:   core.VotersOf(s.conf),
 		Joint:    len(s.conf.GetVotersOutgoing()) > 0,
 		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged, Rebuild: n.replacer.says,
+		RefusedBy: n.greeter.refusedBy(),
 	}
 	if s.readOnly != nil {
 		st.ReadOnly = s.readOnly.Error()
@@ -21,4 +22,11 @@ func (n *Node) Status() Status {
 		st.Progress[id] = p.Progress
 	}
 	return st
+}
+
+// Changed returns what is closed when the role of a node, its leader, or the voters may have changed since the call.
+func Changed(n *Node) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state.changed
 }

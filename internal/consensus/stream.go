@@ -1,11 +1,14 @@
 package consensus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +29,7 @@ const (
 type stream struct {
 	conn    net.Conn
 	peer    ID
-	ping    time.Duration // after this long without a frame one is sent
+	ping    time.Duration // how often a frame is sent if there was none for half as long
 	silence time.Duration // how long read waits for the next bytes; changed by the reader, between reads
 	got     atomic.Uint64 // bytes that were read, without pings
 
@@ -74,8 +77,9 @@ func (s *stream) queued() int {
 // write is the writer: it ends when the stream is closed or the connection fails.
 func (s *stream) write() {
 	defer close(s.done)
-	ping := time.NewTicker(s.ping)
+	ping := time.NewTimer(untilPing(s.ping, time.Now()))
 	defer ping.Stop()
+	var wrote time.Time
 	var spare []byte
 	for {
 		idle := false
@@ -83,8 +87,9 @@ func (s *stream) write() {
 		case <-s.gone:
 			return
 		case <-s.wake:
-		case <-ping.C:
-			idle = true
+		case now := <-ping.C:
+			ping.Reset(untilPing(s.ping, now))
+			idle = now.Sub(wrote) >= s.ping/2
 		}
 		s.mu.Lock()
 		if idle && len(s.buf) == 0 {
@@ -95,6 +100,7 @@ func (s *stream) write() {
 			s.mu.Unlock()
 			continue
 		}
+		wrote = time.Now()
 		s.buf, spare = spare[:0], nil // two buffers take turns: one is filled while the other is written
 		s.mu.Unlock()
 		if err := s.writeOut(out); err != nil {
@@ -105,6 +111,12 @@ func (s *stream) write() {
 			spare = nil
 		}
 	}
+}
+
+// untilPing is the time until the next moment of pings. All streams have the same moments: an idle node wakes up once
+// for all of them.
+func untilPing(every time.Duration, now time.Time) time.Duration {
+	return every - time.Duration(now.UnixNano())%every
 }
 
 // writeOut writes bytes to the connection. It fails when a piece is not taken in writeTimeout, however many there are.
@@ -157,6 +169,38 @@ func (s *stream) close() {
 type greeter struct {
 	cfg *Config
 	id  ID
+
+	mu      sync.Mutex
+	refused map[ID]time.Time // when peers said that this node's number has another store
+}
+
+// refusedFor is how long the word of a peer counts that this node's number has another store. A node that is cut off
+// asks again within seconds.
+const refusedFor = time.Minute
+
+// notAuthentic begins the refusal of a peer that knows another store under the caller's number.
+const notAuthentic = "the connection is not authenticated as "
+
+// noteAnswer notes whether a peer knows this node's store.
+func (g *greeter) noteAnswer(peer ID, refused bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !refused {
+		delete(g.refused, peer)
+		return
+	}
+	if g.refused == nil {
+		g.refused = map[ID]time.Time{}
+	}
+	g.refused[peer] = time.Now()
+}
+
+// refusedBy lists the peers that said last, and of late, that this node's number has another store, ascending.
+func (g *greeter) refusedBy() []ID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.refused, func(_ ID, at time.Time) bool { return time.Since(at) > refusedFor })
+	return slices.Sorted(maps.Keys(g.refused))
 }
 
 // dial dials a peer for a purpose and says hello.
@@ -180,7 +224,11 @@ func (g *greeter) dialAs(ctx context.Context, peer, name ID, purpose uint8) (net
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	h := hello{purpose: purpose, cluster: g.cfg.Identity.Cluster, generation: g.cfg.Identity.Generation, from: g.id,
 		to: name}
-	if err := greet(conn, &h); err != nil {
+	err = greet(conn, &h)
+	if err == nil || errors.Is(err, ErrForeign) {
+		g.noteAnswer(peer, errors.Is(err, errOtherStore))
+	}
+	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("consensus: hello to %x: %w", peer, err)
 	}
@@ -199,10 +247,14 @@ func greet(conn net.Conn, h *hello) error {
 	if kind != frameWelcome {
 		return fmt.Errorf("%w: type %d for a welcome", errFrame, kind)
 	}
-	if len(body) > 0 {
-		return fmt.Errorf("%w: %s", ErrForeign, body[:min(len(body), 300)])
+	if len(body) == 0 {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("%w: %s", ErrForeign, body[:min(len(body), 300)])
+	if bytes.HasPrefix(body, []byte(notAuthentic)) {
+		err = fmt.Errorf("%w: %w", errOtherStore, err)
+	}
+	return err
 }
 
 // accept reads the hello of a connection and answers it.
@@ -238,7 +290,7 @@ func (g *greeter) refusal(h *hello, authentic func(ID) bool) string {
 		return fmt.Sprintf("this node is of cluster generation %d, not %d: one of the two has to follow the other "+
 			"with 'rdmcfs recover'", id.Generation, h.generation)
 	case !authentic(h.from):
-		return fmt.Sprintf("the connection is not authenticated as %x", h.from)
+		return fmt.Sprintf(notAuthentic+"%x", h.from)
 	case h.to != g.id && h.to != anyStore(g.id):
 		return fmt.Sprintf("this is node %x, not %x", g.id, h.to)
 	}

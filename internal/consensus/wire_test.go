@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/core"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 func sampleEntries() []core.Committed {

@@ -97,6 +97,14 @@ func wantZeros(t testing.TB, r *Reader, want []byte) {
 		}
 		off = max(off, next/PageBytes*PageBytes)
 	}
+	for off := int64(0); off < size; { // holes and data are one after the other
+		hole := r.NextHole(off)
+		data := r.NextData(hole)
+		if hole < off || hole > size || hole < size && data <= hole || r.NextData(off) != off && hole != off {
+			t.Fatalf("content %s: from %d on a hole at %d, then data at %d of %d", r.ID(), off, hole, data, size)
+		}
+		off = data
+	}
 }
 
 // rootOf is the root by definition.

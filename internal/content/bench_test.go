@@ -174,7 +174,9 @@ func BenchmarkDeltaPublish(b *testing.B) {
 		if err := s.Commit(numberedID(n)); err != nil {
 			b.Fatal(err)
 		}
-		snap.Published(numberedID(n))
+		if err := snap.Published(numberedID(n)); err != nil {
+			b.Fatal(err)
+		}
 		if n%16 == 0 {
 			if err := s.Merge(context.Background(), numberedID(n)); err != nil {
 				b.Fatal(err)

@@ -268,7 +268,7 @@ func (b *body) rootWith(ctx context.Context, other int64, otherLeaf Hash) (Hash,
 		if i%1024 == 0 && ctx.Err() != nil {
 			return Hash{}, fmt.Errorf("content: root of %s: %w", b.id, ctx.Err())
 		}
-		if n := b.zeroRun(i); n > 0 {
+		if n := b.zeroRun(i); n > 0 && (other < i || other >= i+n) {
 			t.addZeros(n)
 			i += n
 			continue
@@ -286,13 +286,18 @@ func (b *body) rootWith(ctx context.Context, other int64, otherLeaf Hash) (Hash,
 	return t.root(b.head.size), nil
 }
 
-// zeroRun is the number of whole zero blocks from block i on that are known without a look at their leaves.
+// zeroRun is the number of whole zero blocks from block i on that are known without a look at their leaves. What a
+// delta takes from its base is known from the base.
 func (b *body) zeroRun(i int64) int64 {
-	if _, from := b.layout.leafSource(i); from != fromZero {
+	_, from := b.layout.leafSource(i)
+	if from == fromStream {
 		return 0
 	}
-	p := b.layout.partAt(i*BlockBytes, b.head.size-i*BlockBytes)
-	return p.len / BlockBytes
+	blocks := b.layout.partAt(i*BlockBytes, b.head.size-i*BlockBytes).len / BlockBytes
+	if from == fromBase && blocks > 0 {
+		return min(blocks, b.base.zeroRun(i))
+	}
+	return blocks
 }
 
 // streamAt is the offset of a stream byte in the stream's storage.

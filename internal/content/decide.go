@@ -61,3 +61,7 @@ func (s *Store) Stat(id ID) (Info, error) { return s.opener.stat(id) }
 func (s *Store) Damaged() []ID {
 	return s.index.list(func(e *entry) bool { return e.damaged })
 }
+
+// DamageFound has a value when a content was found damaged that was whole before, as far as was known. Several such
+// contents make one value until it is received. It is for one receiver, and is never closed.
+func (s *Store) DamageFound() <-chan struct{} { return s.index.found }

@@ -286,32 +286,36 @@ func (sf *storeFiles) fileLength(id ID, name string) (int64, error) {
 	return st.Size, nil
 }
 
-// checkLengths compares the lengths of a content's files with what they should be.
+// checkLengths compares the lengths of a content's files with what they should be. A negative size is not known. Most
+// contents have no base and no holes: their size alone says how long the files are, and nothing is read.
 func (sf *storeFiles) checkLengths(id ID, f form, size int64) error {
-	base, state := f.base, f.state
-	bytes, err := sf.fileLength(id, sidecarName(id, base, state))
-	if err == nil && bytes < headerBytes {
-		err = fmt.Errorf("content: sidecar of %s: %d bytes: %w", id, bytes, ErrCorrupt)
+	if size >= 0 && f.base.IsZero() && sf.haveLengths(id, f, flatHeader(size)) == nil {
+		return nil
 	}
-	if err != nil || base.IsZero() && 0 <= size && size <= InlineBytesMax {
+	h, err := readHeader(sf.sidecarPath(id, f.base, f.state), id)
+	if err == nil && size >= 0 && h.size != size {
+		err = fmt.Errorf("content: sidecar of %s is for %d bytes, not %d: %w", id, h.size, size, ErrCorrupt)
+	}
+	if err != nil {
 		return err
 	}
-	want := size
-	if size < 0 || !base.IsZero() {
-		h, err := readHeader(sf.sidecarPath(id, base, state), id)
-		if err != nil || h.has(flagInline) {
-			return err
-		}
-		if want = h.size; !base.IsZero() {
-			want = h.streamBytes
-		}
+	return sf.haveLengths(id, f, h)
+}
+
+// haveLengths compares the lengths of a content's files with what a header says.
+func (sf *storeFiles) haveLengths(id ID, f form, h header) error {
+	bytes, err := sf.fileLength(id, sidecarName(id, f.base, f.state))
+	if err == nil && bytes < h.fileBytes() {
+		err = fmt.Errorf("content: sidecar of %s has %d bytes, not %d: %w", id, bytes, h.fileBytes(), ErrCorrupt)
 	}
-	bytes, err = sf.fileLength(id, streamName(id, base))
-	if errors.Is(err, os.ErrNotExist) && base.IsZero() {
-		if h, herr := readHeader(sf.sidecarPath(id, base, state), id); herr == nil && h.has(flagInline) {
-			return nil // few bytes between holes
-		}
+	if err != nil || h.has(flagInline) {
+		return err
 	}
+	want := h.size
+	if !f.base.IsZero() {
+		want = h.streamBytes
+	}
+	bytes, err = sf.fileLength(id, streamName(id, f.base))
 	if err == nil && bytes != want {
 		err = fmt.Errorf("content: data file of %s has %d bytes, not %d: %w", id, bytes, want, ErrCorrupt)
 	}

@@ -99,16 +99,23 @@ func (b *body) zeroRange(off, n int64) bool {
 }
 
 // nextData is the end of the zeros that are known by the shapes alone, from off on; at most end.
-func (b *body) nextData(off, end int64) int64 {
+func (b *body) nextData(off, end int64) int64 { return b.next(fromStream, off, end) }
+
+// nextHole is where zeros begin that are known by the shapes alone, at off or behind it; at most end.
+func (b *body) nextHole(off, end int64) int64 { return b.next(fromZero, off, end) }
+
+// next is where bytes of a source begin, at off or behind it, in this body or in what it takes from its bases; at most
+// end.
+func (b *body) next(from source, off, end int64) int64 {
 	for off < end {
 		p := b.layout.partAt(off, end-off)
 		next := off + p.len
 		switch p.from {
-		case fromStream:
+		case from:
 			return off
 		case fromBase:
-			if data := b.base.nextData(off, next); data < next {
-				return data
+			if at := b.base.next(from, off, next); at < next {
+				return at
 			}
 		}
 		off = next

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rdmcfs/rdmcfs/internal/blockset"
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 func FuzzDecodeShape(f *testing.F) {

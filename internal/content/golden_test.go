@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/blockset"
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // goldenFormats has what lies in the files of a store.
@@ -24,6 +24,7 @@ func goldenFormats(t testing.TB) map[string][]byte {
 	head := stageHead{origin: Origin{Ino: 1 << 41, Parent: 2, Node: 3, Incarnation: 4, Name: "name"},
 		created: time.Unix(5, 6), base: testID(7), baseSize: 8}
 	tag := head
+	tag.origin.Over = ID{3: 9, 7: 10, 14: 1, 15: 2}
 	tag.base, tag.baseSize = ID{}, 0
 	return map[string][]byte{
 		"header":      h.append([]byte("before")),
@@ -32,6 +33,7 @@ func goldenFormats(t testing.TB) map[string][]byte {
 		"stage-head":  appendRecord(nil, recordHead, head.append(nil)),
 		"stage-own":   ownRecord(4096, 8192),
 		"stage-size":  sizeRecord(1 << 40),
+		"stage-over":  overRecord(testID(3)),
 		"stage-text":  appendRecord([]byte("before"), recordReason, []byte("reason")),
 		"stage-tag":   appendTag(nil, &tag),
 		"shape-empty": shape(Shape{}),

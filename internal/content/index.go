@@ -37,11 +37,13 @@ type index struct {
 	closed  bool
 	open    int           // receivings, readers, stagings and running operations
 	drained chan struct{} // closed when open gets 0 after close
+	found   chan struct{} // has one value if a content was found damaged since it was read
 }
 
 func newIndex(files *storeFiles, log *slog.Logger) *index {
 	return &index{
 		files: files, log: log, all: make(map[ID]*entry), bases: make(map[uint64]ID), drained: make(chan struct{}),
+		found: make(chan struct{}, 1),
 	}
 }
 
@@ -247,7 +249,16 @@ func (ix *index) markDamaged(id ID, why error) {
 	}
 	ix.mu.Unlock()
 	if fresh {
+		ix.noteFound()
 		ix.log.Error("content is damaged", "content", id.String(), "error", why)
+	}
+}
+
+// noteFound wakes the reader of found; it does not wait.
+func (ix *index) noteFound() {
+	select {
+	case ix.found <- struct{}{}:
+	default:
 	}
 }
 

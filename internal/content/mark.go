@@ -28,6 +28,15 @@ func markOf(f *os.File) mark {
 	return mark{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
+// markAt is the mark of the file at a path; zero if it can't be looked at.
+func markAt(path string) mark {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return mark{}
+	}
+	return mark{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
+}
+
 // look notes the mark of the data file that belongs to a plain content. opening is held.
 func (b *body) look() {
 	if b.head.base.IsZero() && b.streamFile != nil {

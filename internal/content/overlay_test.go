@@ -77,7 +77,9 @@ func (m *overlayModel) publish(t *rapid.T) {
 		t.Fatal(err)
 	}
 	wantStored(t, m.s, id, m.bytes)
-	snap.Published(id)
+	if err := snap.Published(id); err != nil {
+		t.Fatal(err)
+	}
 	m.last = bytes.Clone(m.bytes)
 	m.newest = m.last
 	if m.o.Changed() {

@@ -118,7 +118,10 @@ func (ix *index) unclaimPair(id, base ID, begun bool, m mark, err error) error {
 		b.unclaimLocked()
 		delete(ix.all, base)
 	} else {
-		e.damaged = e.damaged || begun
+		if begun && !e.damaged {
+			e.damaged = true
+			ix.noteFound()
+		}
 		b.unclaimLocked()
 	}
 	ix.mu.Unlock()

@@ -95,6 +95,10 @@ func (r *Reader) Checked() bool {
 // size if there are none. It reads nothing.
 func (r *Reader) NextData(off int64) int64 { return r.body.nextData(max(off, 0), r.Size()) }
 
+// NextHole is where zeros begin, at off or behind it, that are known by the shape of the content; its size if there are
+// none. It reads nothing.
+func (r *Reader) NextHole(off int64) int64 { return r.body.nextHole(max(off, 0), r.Size()) }
+
 // ReadAt reads and checks the bytes at off, as io.ReaderAt. Damage gives ErrCorrupt and never wrong bytes:
 // p[:n] holds what was checked.
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) {

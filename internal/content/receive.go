@@ -78,7 +78,7 @@ func (s *Store) begin(id ID, l *Layout, left bool) (*Receiving, error) {
 		if err == nil || !errors.Is(err, errOtherShape) && !errors.Is(err, ErrCorrupt) {
 			return r, err
 		}
-		s.log.Warn("partial content is started anew", "content", id.String(), "reason", err)
+		s.log.Warn("partial content is started again", "content", id.String(), "reason", err)
 		if err := s.files.remove(id, l.shape.Base, Partial); err != nil {
 			return nil, err
 		}

@@ -55,6 +55,17 @@ func (h *header) fileBytes() int64 {
 	return h.inlineOff()
 }
 
+// flatHeader has the lengths of a content without a base and without holes.
+func flatHeader(size int64) header {
+	shape := coder.Writer(nil, coder.Little)
+	(&Shape{Size: size}).code(&shape)
+	h := header{size: size, streamBytes: size, shapeLen: int64(len(shape.Written()))}
+	if size <= InlineBytesMax {
+		h.flags = flagInline
+	}
+	return h
+}
+
 // code lists the fields of a header and its format's version.
 func (h *header) code(c *coder.Coder, version *uint16) {
 	mark := c.Mark()

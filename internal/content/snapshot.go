@@ -36,13 +36,16 @@ func (p *Snapshot) Shape() Shape { return p.shape }
 // ReadAt reads the overlay's bytes, for [Layout.ReadBlock]; it is an io.ReaderAt.
 func (p *Snapshot) ReadAt(b []byte, off int64) (int, error) { return p.o.ReadAt(b, off) }
 
-// Published ends the snapshot: id has its bytes, and the next one is a delta over it.
-func (p *Snapshot) Published(id ID) {
+// Published ends the snapshot: id has its bytes, and the next one is a delta over it. An error says that this is not
+// noted for after a crash.
+func (p *Snapshot) Published(id ID) error {
 	p.o.content.Lock()
 	defer p.o.content.Unlock()
-	if p.o.snap == p {
-		p.o.snap, p.o.prior, p.o.priorSize = nil, id, p.shape.Size
+	if p.o.snap != p {
+		return nil
 	}
+	p.o.snap, p.o.prior, p.o.priorSize = nil, id, p.shape.Size
+	return p.o.st.SetOver(id)
 }
 
 // Failed ends the snapshot: what it held counts as changed again.

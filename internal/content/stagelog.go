@@ -18,6 +18,7 @@ const (
 	recordSize    = 3 // overlay: the size is this; ranges of the base behind it are gone
 	recordReason  = 4 // why it was not published
 	recordRefused = 5 // what the disk said when it did not take bytes of the file
+	recordOver    = 6 // a content: what the bytes were published as, or made from; without it, the base
 
 	recordHeadBytes = 7
 	nameBytesMax    = 255
@@ -66,7 +67,7 @@ func decodeStageHead(b []byte) (h stageHead, ok bool) {
 }
 
 const (
-	tagVersion   = 1
+	tagVersion   = 2
 	tagHeadBytes = 1 + 4
 )
 
@@ -76,7 +77,8 @@ func codeTagHead(c *coder.Coder, sum *uint32) {
 	c.U32(sum)
 }
 
-// codeTag lists the fields of a plain staged file's tag: varints inode, parent, node, incarnation, i64 created, name.
+// codeTag lists the fields of a plain staged file's tag: varints inode, parent, node, incarnation, i64 created, what it
+// was written over, name.
 func (h *stageHead) codeTag(c *coder.Coder) {
 	created := h.created.UnixNano()
 	c.V64(&h.origin.Ino)
@@ -84,9 +86,30 @@ func (h *stageHead) codeTag(c *coder.Coder) {
 	c.V32(&h.origin.Node)
 	c.V32(&h.origin.Incarnation)
 	c.I64(&created)
+	codeShortID(c, &h.origin.Over)
 	c.RestText(&h.origin.Name, nameBytesMax)
 	if c.Reading() {
 		h.created = time.Unix(0, created)
+	}
+}
+
+// codeShortID is an id whose numbers are varints: a tag should fit into its inode.
+func codeShortID(c *coder.Coder, id *ID) {
+	var node, incarnation uint32
+	var sequence uint64
+	numbers := func(c *coder.Coder) {
+		c.U32(&node)
+		c.U32(&incarnation)
+		c.U64(&sequence)
+	}
+	whole := coder.Reader(id[:], coder.Big)
+	numbers(&whole)
+	c.V32(&node)
+	c.V32(&incarnation)
+	c.V64(&sequence)
+	if c.Reading() {
+		whole = coder.Writer(id[:0], coder.Big)
+		numbers(&whole)
 	}
 }
 
@@ -179,6 +202,7 @@ func codeSize(c *coder.Coder, size *int64) {
 // stageLog is a replayed .stage file.
 type stageLog struct {
 	head    stageHead
+	over    ID
 	reason  string
 	refused string // what the disk said when it did not take bytes; "" if it took them, as far as is known
 	size    int64
@@ -231,6 +255,7 @@ func replayStage(from io.Reader) (stageLog, error) {
 	if !ok {
 		return stageLog{}, fmt.Errorf("content: staging description: %w", ErrCorrupt)
 	}
+	log.over = log.head.base
 	log.size, log.limit, log.cut = log.head.baseSize, log.head.baseSize, log.head.baseSize
 	for {
 		log.whole += int64(n)
@@ -257,6 +282,14 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 	case recordRefused:
 		l.refused = string(p)
 		return true
+	case recordOver:
+		var over ID
+		c.Fixed(over[:])
+		if c.Finish() != nil {
+			return false
+		}
+		l.over = over
+		return true
 	case recordSize:
 		var size int64
 		if codeSize(&c, &size); c.Finish() != nil {
@@ -276,6 +309,15 @@ func (l *stageLog) apply(kind byte, p []byte) bool {
 	}
 	return true // of a later version
 }
+
+// origin is what the bytes belong to, as far as the records say.
+func (l *stageLog) origin() Origin {
+	out := l.head.origin
+	out.Over = l.over
+	return out
+}
+
+func overRecord(over ID) []byte { return appendRecord(nil, recordOver, over[:]) }
 
 func ownRecord(off, n int64) []byte {
 	c := coder.Writer(nil, coder.Little)

@@ -1,17 +1,12 @@
 package content
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Origin says what staged bytes belong to, for the listing after a crash.
@@ -21,6 +16,9 @@ type Origin struct {
 	Name        string // its name there, a hint; at most 255 bytes
 	Node        uint32
 	Incarnation uint32 // of the writer
+	// Over is the content that the bytes were written over: what they were made from, or were published as last. It is
+	// zero if that was an empty file, or is not known.
+	Over ID
 }
 
 // Staging is a file that takes the writes of an open file until they are published. It has a name in the
@@ -33,6 +31,7 @@ type Staging struct {
 	journal *os.File // the .stage file: what changed in an overlay; nil where the tag of the file says all
 	noted   int64    // bytes of whole records in it
 	torn    bool     // others may follow
+	overEnd int64    // where the last record of what was written over ends
 
 	clone    ID     // what the file was cloned from; zero if it was not
 	cloneRot uint32 // of that, then
@@ -51,9 +50,10 @@ type stagings struct {
 	mu     sync.Mutex
 	next   uint64
 	open   map[uint64]bool
-	failed map[uint64]string // Staging.Refuse: why, also where the disk does not take the note either
-	spare  []uint64          // empty files, see Staging.Recycle
-	noTag  bool              // the file system keeps no attributes: all that is staged gets a .stage file
+	failed map[uint64]string     // Staging.Refuse: why, also where the disk does not take the note either
+	same   map[uint64]stagedMark // how files looked that hold what is published, and that somebody may still write
+	spare  []uint64              // empty files, see Staging.Recycle
+	noTag  bool                  // the file system keeps no attributes: all that is staged gets a .stage file
 	closed bool
 }
 
@@ -70,6 +70,9 @@ func (b *stagings) create(head stageHead, path string) (*Staging, error) {
 	}
 	if err := b.index.enter(); err != nil {
 		return nil, err
+	}
+	if !head.base.IsZero() {
+		head.origin.Over = head.base
 	}
 	token, there := b.take(path == "" && head.base.IsZero())
 	b.index.needBase(token, head.base)
@@ -174,7 +177,23 @@ func (st *Staging) createJournal(head stageHead) (err error) {
 	if err != nil {
 		return err
 	}
-	return st.note(appendRecord(nil, recordHead, head.append(nil)))
+	if err = st.note(appendRecord(nil, recordHead, head.append(nil))); err != nil || head.origin.Over == head.base {
+		return err
+	}
+	return st.noteOver(head.origin.Over)
+}
+
+// noteOver appends a record, in place of the last one if that is of its kind: a program may call fsync very often.
+func (st *Staging) noteOver(over ID) error {
+	record := overRecord(over)
+	if st.overEnd > 0 && st.overEnd == st.noted {
+		st.noted, st.torn = st.noted-int64(len(record)), true
+	}
+	if err := st.note(record); err != nil {
+		return err
+	}
+	st.overEnd = st.noted
+	return nil
 }
 
 // note appends a record to the .stage file. What an earlier one that failed has left is taken back first: nothing
@@ -204,7 +223,34 @@ func (st *Staging) Origin() Origin {
 	return st.origin
 }
 
-// SetOrigin notes what the bytes belong to from now on, as if they had been staged for that.
+// SetOver notes that the bytes are those of a content, or were when its publish began: see [Origin]. It does not touch
+// the file, whose times show what programs write.
+func (st *Staging) SetOver(over ID) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.closed:
+		return fmt.Errorf("content: staged inode %d is %s: %w", st.origin.Ino, over, ErrClosed)
+	case st.origin.Over == over:
+		return nil
+	}
+	var err error
+	if st.journal != nil {
+		err = st.noteOver(over)
+	} else {
+		head := stageHead{origin: st.origin, created: st.created}
+		head.origin.Over = over
+		err = st.createJournal(head)
+	}
+	if err != nil {
+		return fmt.Errorf("content: staged inode %d is %s: %w", st.origin.Ino, over, noSpace(err))
+	}
+	st.origin.Over = over
+	return nil
+}
+
+// SetOrigin notes what the bytes belong to from now on, as if they had been staged for that. What they were written
+// over stays.
 func (st *Staging) SetOrigin(origin Origin) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -212,6 +258,7 @@ func (st *Staging) SetOrigin(origin Origin) error {
 		return fmt.Errorf("content: staged inode %d is now %d: %w", st.origin.Ino, origin.Ino, ErrClosed)
 	}
 	var err error
+	origin.Over = st.origin.Over
 	head := stageHead{origin: origin, created: st.created}
 	if st.journal != nil {
 		err = st.note(appendRecord(nil, recordHead, head.append(nil)))
@@ -309,240 +356,4 @@ func (st *Staging) closeFiles() error {
 		}
 	}
 	return errs
-}
-
-// Unpublished describes staged bytes.
-type Unpublished struct {
-	Token    uint64
-	Origin   Origin
-	Created  time.Time
-	Modified time.Time // of the bytes
-	Size     int64
-	Base     ID     // overlays: the content below
-	Reason   string // given to KeepUnpublished, or "" after a crash
-	Open     bool   // a Staging has it now
-	Damaged  bool   // its description can't be read; the bytes are there
-}
-
-// Stagings lists all staged bytes, open ones too, by age of their token.
-func (s *Store) Stagings() ([]Unpublished, error) {
-	return s.staging.list(func(uint64) bool { return true })
-}
-
-// Unused lists the staged bytes that no Staging has, by age of their token. Unlike [Store.Stagings] it does not read
-// what is known of the others, which may be much of an overlay that is being written.
-func (s *Store) Unused() ([]Unpublished, error) {
-	return s.staging.list(func(token uint64) bool { return !s.staging.isOpen(token) })
-}
-
-// list lists those of some tokens.
-func (b *stagings) list(asked func(token uint64) bool) ([]Unpublished, error) {
-	if err := b.index.enter(); err != nil {
-		return nil, err
-	}
-	defer b.index.leave()
-	tokens, err := b.tokens()
-	if err != nil {
-		return nil, fmt.Errorf("content: list staging: %w", err)
-	}
-	var list []Unpublished
-	for _, token := range tokens {
-		if b.isSpare(token) || !asked(token) {
-			continue
-		}
-		if u, ok := b.describe(token); ok {
-			list = append(list, u)
-		}
-	}
-	return list, nil
-}
-
-// tokens lists the tokens that have a file, in order.
-func (b *stagings) tokens() ([]uint64, error) {
-	entries, err := os.ReadDir(filepath.Join(b.files.dir, "staging")) // sorted by name
-	if err != nil {
-		return nil, err
-	}
-	var tokens []uint64
-	for _, e := range entries {
-		hex, ok := strings.CutSuffix(e.Name(), ".file")
-		if token, err := strconv.ParseUint(hex, 16, 64); ok && err == nil && len(hex) == 16 {
-			tokens = append(tokens, token)
-		}
-	}
-	return tokens, nil
-}
-
-// describe reads what is known of a staging; ok is false if it went away meanwhile.
-func (b *stagings) describe(token uint64) (u Unpublished, ok bool) {
-	st, err := os.Stat(b.files.stagePath(token, ".file"))
-	if err != nil {
-		return u, false
-	}
-	u = Unpublished{Token: token, Modified: st.ModTime(), Size: st.Size(), Open: b.isOpen(token)}
-	log, err := b.readDescription(token)
-	if err != nil {
-		u.Damaged = true
-		return u, true
-	}
-	u.Origin, u.Created, u.Base, u.Reason = log.head.origin, log.head.created, log.head.base, log.reason
-	if why := cmp.Or(log.refused, b.failure(token)); why != "" {
-		u.Reason = strings.TrimPrefix(u.Reason+"; the disk has not taken all of the bytes: "+why, "; ")
-	}
-	if !u.Base.IsZero() {
-		u.Size = log.size
-	}
-	return u, true
-}
-
-// OpenStaging takes staged bytes up again, to publish or drop them; an overlay's by [Store.OpenOverlay]. ErrRefused:
-// the disk has not taken all of them, and nobody knows what is read in their place.
-func (s *Store) OpenStaging(token uint64) (*Staging, error) {
-	st, log, err := s.staging.reopen(token)
-	if err != nil {
-		return nil, err
-	}
-	if !log.head.base.IsZero() {
-		return nil, errors.Join(fmt.Errorf("content: open staging %x: it is an overlay: %w", token, ErrShape), st.Close())
-	}
-	return st, nil
-}
-
-func (b *stagings) reopen(token uint64) (*Staging, stageLog, error) {
-	if err := b.index.enter(); err != nil {
-		return nil, stageLog{}, err
-	}
-	b.mu.Lock()
-	busy := b.open[token]
-	if !busy {
-		b.open[token] = true
-	}
-	b.mu.Unlock()
-	if busy {
-		b.index.leave()
-		return nil, stageLog{}, fmt.Errorf("content: open staging %x: %w", token, ErrBusy)
-	}
-	st := &Staging{s: b, token: token}
-	log, err := st.reopen()
-	if err != nil {
-		return nil, log, errors.Join(fmt.Errorf("content: open staging %x: %w", token, err), st.Close())
-	}
-	return st, log, nil
-}
-
-func (st *Staging) reopen() (log stageLog, err error) {
-	path := st.s.files.stagePath(st.token, ".stage")
-	st.file, err = openFile(st.s.files.stagePath(st.token, ".file"), os.O_RDWR)
-	if errors.Is(err, os.ErrNotExist) {
-		return log, ErrNotFound
-	}
-	if err != nil {
-		return log, err
-	}
-	if log, err = st.s.readDescription(st.token); err != nil {
-		return log, err
-	}
-	st.origin, st.created = log.head.origin, log.head.created
-	log.refused = cmp.Or(log.refused, st.s.failure(st.token))
-	if log.refused != "" {
-		return log, fmt.Errorf("%w: %w: %s", ErrRefused, unix.EIO, log.refused)
-	}
-	if log.tagged {
-		return log, st.s.files.unlink(path)
-	}
-	if st.journal, err = openFile(path, os.O_RDWR|os.O_APPEND); err != nil {
-		return log, err
-	}
-	st.noted = log.whole
-	return log, st.journal.Truncate(log.whole) // drop a torn last record before others follow it
-}
-
-// readDescription reads what is known of a staging: from its .stage file, or else from the tag of its file, which is
-// older.
-func (b *stagings) readDescription(token uint64) (stageLog, error) {
-	log, err := readStage(b.files.stagePath(token, ".stage"))
-	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrCorrupt) {
-		return log, err
-	}
-	tag, tagErr := readTag(b.files.stagePath(token, ".file"))
-	if tagErr != nil {
-		return log, errors.Join(err, tagErr)
-	}
-	log.head, err = decodeTag(tag)
-	log.tagged = err == nil
-	return log, err
-}
-
-// DropStaging removes staged bytes that are not open, whatever their state.
-func (s *Store) DropStaging(token uint64) error { return s.staging.drop(token) }
-
-func (b *stagings) drop(token uint64) error {
-	if err := b.index.enter(); err != nil {
-		return err
-	}
-	defer b.index.leave()
-	if b.isOpen(token) {
-		return fmt.Errorf("content: drop staging %x: %w", token, ErrBusy)
-	}
-	b.fail(token, "")
-	return errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
-		b.files.unlink(b.files.stagePath(token, ".stage")), b.index.dropBase(token))
-}
-
-// recover finds the next token and the bases of overlays, and removes descriptions whose bytes are gone and
-// files that nothing was staged in, among them the ones that are data files of contents.
-func (b *stagings) recover() error {
-	entries, err := os.ReadDir(filepath.Join(b.files.dir, "staging"))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		hex, suffix, _ := strings.Cut(e.Name(), ".")
-		token, err := strconv.ParseUint(hex, 16, 64)
-		if err != nil {
-			continue
-		}
-		b.next = max(b.next, token)
-		switch suffix {
-		case "stage":
-			if err = b.dropWithout(token, ".stage", ".file"); err == nil {
-				b.index.needBase(token, readBase(b.files.stagePath(token, ".stage")))
-			}
-		case "file":
-			if info, statErr := e.Info(); statErr == nil && info.Size() == 0 {
-				err = b.dropWithout(token, ".file", ".stage")
-			} else if b.isContent(token) {
-				err = errors.Join(b.files.unlink(b.files.stagePath(token, ".file")),
-					b.files.unlink(b.files.stagePath(token, ".stage")))
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// isContent reports whether a staged file still is the data file of a content: see Store.StepAside. Other names of it
-// say nothing: whoever copies the directory may make links.
-func (b *stagings) isContent(token uint64) bool {
-	var st, other unix.Stat_t
-	if unix.Stat(b.files.stagePath(token, ".file"), &st) != nil || st.Nlink < 2 {
-		return false
-	}
-	paths, _ := filepath.Glob(filepath.Join(b.files.dir, "held", "*", "*"+suffixData)) // the pattern is a good one
-	for _, path := range paths {
-		if unix.Stat(path, &other) == nil && other.Dev == st.Dev && other.Ino == st.Ino {
-			return true
-		}
-	}
-	return false
-}
-
-// dropWithout removes one file of a staging if the other is not there.
-func (b *stagings) dropWithout(token uint64, drop, without string) error {
-	if _, err := os.Stat(b.files.stagePath(token, without)); !errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return b.files.unlink(b.files.stagePath(token, drop))
 }

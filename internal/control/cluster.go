@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // KindReserved is the first kind of call that belongs to this package.
@@ -32,6 +33,7 @@ const (
 	labelsMax     = 32
 	labelBytesMax = 256
 	addrBytesMax  = 256
+	versionMax    = 256
 	answeredMax   = 1024 // joins remembered for repetition
 )
 
@@ -43,7 +45,9 @@ type Registration struct {
 	Name       string   // "" = choose one
 	Addr       string   // host:port that the others reach it at
 	Labels     map[string]string
-	Replace    bool // take the place of the node of that name
+	Replace    bool         // take the place of the node of that name
+	Formats    format.Range // that the machine's program knows
+	Version    string       // of that program
 }
 
 // Admission is the log's answer.
@@ -116,6 +120,7 @@ type joinCall struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	Replace bool              `json:"replace,omitempty"`
 	Clock   int64             `json:"clock,omitempty"` // the newcomer's, in Unix nanoseconds; 0 = not said
+	Version string            `json:"version,omitempty"`
 }
 
 // joinReply answers kindJoin: a certificate, or the addresses of nodes that can give one.
@@ -169,7 +174,7 @@ func (c *cluster) join(ctx context.Context, from Caller, payload []byte) ([]byte
 	if authority == nil {
 		return json.Marshal(joinReply{Redirect: c.cfg.Signers()})
 	}
-	reply, err := c.admit(ctx, authority, call, token)
+	reply, err := c.admit(ctx, authority, call, token, from.Formats)
 	if err != nil {
 		c.cfg.Log.Info("control: join refused", "from", from.Addr, "name", call.Name, "err", err)
 		return nil, err
@@ -210,6 +215,9 @@ func checkJoin(call joinCall) error {
 	}
 	if err := CheckLabels(call.Labels); err != nil {
 		return err
+	}
+	if len(call.Version) > versionMax {
+		return Usagef("control: join: a version of %d bytes; at most %d allowed", len(call.Version), versionMax)
 	}
 	if call.Replace && call.Name == "" {
 		return Usagef("control: join: --replace needs the --name of the node to replace")
@@ -257,7 +265,7 @@ func CheckLabels(labels map[string]string) error {
 // admit lets the log decide, then signs. A repeated join of the same machine gets the first answer again, since
 // its token is used up.
 func (c *cluster) admit(
-	ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token,
+	ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token, knows format.Range,
 ) (joinReply, error) {
 	keyHash, err := credentials.RequestKeyHash(call.Request)
 	if err != nil {
@@ -273,7 +281,7 @@ func (c *cluster) admit(
 		return reply, nil
 	}
 	admission, err := c.cfg.Register(ctx, Registration{SecretHash: secretHash, KeyHash: keyHash, Name: call.Name,
-		Addr: call.Addr, Labels: call.Labels, Replace: call.Replace})
+		Addr: call.Addr, Labels: call.Labels, Replace: call.Replace, Formats: knows, Version: call.Version})
 	if errors.Is(err, ErrTokenUnknown) && call.Replace {
 		err = fmt.Errorf("control: replace %q: %w", call.Name, ErrNotReplaceable)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // founding is a cluster of one node that takes others in, with a table of tokens instead of a log.
@@ -27,15 +28,18 @@ type founding struct {
 	tokens map[[32]byte]bool // known; true = used
 	names  map[string]uint32
 	calls  int // of register
+
+	end   format.End     // what the port says
+	asked []Registration // of register
 }
 
 func found(t *testing.T, change ...func(*founding, *ClusterConfig)) *founding {
 	t.Helper()
 	f := &founding{fabricated: newFabricated(t), now: time.Now, tokens: map[[32]byte]bool{},
-		names: map[string]uint32{"node1": 1}}
+		names: map[string]uint32{"node1": 1}, end: format.End{Known: format.Known}}
 	f.identity = f.node(1)
 	f.server = NewServer(quiet())
-	f.port = listen(t, PortConfig{Identity: f.identity, Server: f.server})
+	f.port = listen(t, PortConfig{Identity: f.identity, Server: f.server, Format: f.format})
 	cfg := ClusterConfig{Identity: f.identity, Generation: 4, Authority: func() *credentials.Authority {
 		return f.authority
 	},
@@ -48,10 +52,17 @@ func found(t *testing.T, change ...func(*founding, *ClusterConfig)) *founding {
 	return f
 }
 
+func (f *founding) format() format.End {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.end
+}
+
 func (f *founding) register(_ context.Context, r Registration) (Admission, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
+	f.asked = append(f.asked, r)
 	used, known := f.tokens[r.SecretHash]
 	switch node, taken := f.names[r.Name]; {
 	case !known:

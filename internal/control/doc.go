@@ -27,7 +27,7 @@
 //	 8  id       u64  of the call, given by the caller, not that of a running one; 0 in hello and goodbye
 //	16  argument u32  call: kind; error, goodbye: code; else 0
 //	20  timeout  u32  call: milliseconds the caller waits, 0 = no limit; else 0
-//	24  payload       hello: version u32, generation u32; error, goodbye: text; call, reply: opaque
+//	24  payload       hello: see docs/WIRE.md; error, goodbye: text; call, reply: opaque
 //
 // A connection carries calls one way only, so a server may stop reading while its handlers are busy without
 // holding up answers. Calls run at the same time and end in any order. This package repeats no call: a call on a

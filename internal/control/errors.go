@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // Errors that a caller can act on. Each text says what to do where the user can do something.
@@ -38,7 +39,7 @@ var (
 		"with 'rdmcfs recover'")
 	// ErrSameNode is a peer with our own number: a copied data directory.
 	ErrSameNode = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; " +
-		"let the copy join anew")
+		"let the copy join again")
 	// ErrTokenUnknown is a join token that the cluster does not know.
 	ErrTokenUnknown = errors.New("join token is not known to this cluster: make one with 'rdmcfs token' on a member")
 	// ErrTokenUsed is a join token that another machine has used.
@@ -47,6 +48,9 @@ var (
 	// ErrNameTaken is a node name that another node has.
 	ErrNameTaken = errors.New("a node of that name is a member already: choose another --name, or replace it with " +
 		"--replace and a token made for that")
+	// ErrAddrTaken is an address that another node has, which is up.
+	ErrAddrTaken = errors.New("another node that is up has that address: give --listen or --advertise the address of " +
+		"this machine; the token has not been used")
 	// ErrClock is a machine whose clock is so far ahead that it would take the certificates of the cluster for expired.
 	ErrClock = errors.New("set the clock that is wrong, then join again: the token has not been used")
 	// ErrNotYours is a request for the signing key by a node that is no voter.
@@ -94,6 +98,9 @@ const (
 	CodeNoAuthority
 	CodeClock
 	CodeNotYours
+	CodeFormat     // the caller's program does not know the cluster's format
+	CodeFormatHere // the answering one does not
+	CodeAddrTaken
 
 	CodeApplication Code = 1000
 )
@@ -123,6 +130,9 @@ var sentinels = []struct {
 	{CodeNoAuthority, credentials.ErrNoAuthority},
 	{CodeClock, ErrClock},
 	{CodeNotYours, ErrNotYours},
+	{CodeFormat, format.ErrUnknown},
+	{CodeFormatHere, format.ErrPeer},
+	{CodeAddrTaken, ErrAddrTaken},
 }
 
 // RemoteError is an error that the peer answered. errors.Is finds the sentinel of its code. A handler may

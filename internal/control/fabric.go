@@ -59,7 +59,7 @@ func nested(raw net.Conn, conn *tls.Conn) bool {
 func (p *Peers) open(ctx context.Context, node uint32, addr, protocol string) (*tls.Conn, error) {
 	conf := p.cfg.Identity.ClientConfig(node, protocol)
 	if !p.triesFabric(node) {
-		return dialTLS(ctx, p.cfg.Dial, addr, conf, p.cfg.Generation)
+		return dialTLS(ctx, p.cfg.Dial, addr, conf, p.cfg.hello())
 	}
 	agreed, err := p.cfg.Dial(ctx, "tcp", addr)
 	if err != nil {
@@ -73,14 +73,14 @@ func (p *Peers) open(ctx context.Context, node uint32, addr, protocol string) (*
 	}
 	p.cfg.Log.Info("control: no fabric with a node; it is TCP", "node", node, "err", err)
 	p.noFabric(node, time.Now().Add(fabricRetry))
-	return dialTLS(ctx, p.cfg.Dial, addr, conf, p.cfg.Generation)
+	return dialTLS(ctx, p.cfg.Dial, addr, conf, p.cfg.hello())
 }
 
 // overFabric agrees with the node behind raw, which it owns, and shakes hands over the fabric.
 func (p *Peers) overFabric(
 	ctx context.Context, raw net.Conn, node uint32, addr string, conf *tls.Config,
 ) (*tls.Conn, error) {
-	agreed, err := shakeHands(ctx, raw, addr, p.cfg.Identity.ClientConfig(node, ProtocolFabric), p.cfg.Generation)
+	agreed, err := shakeHands(ctx, raw, addr, p.cfg.Identity.ClientConfig(node, ProtocolFabric), p.cfg.hello())
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (p *Peers) overFabric(
 	if err != nil {
 		return nil, err
 	}
-	return shakeHands(ctx, fabricConn{better}, addr, conf, p.cfg.Generation)
+	return shakeHands(ctx, fabricConn{better}, addr, conf, p.cfg.hello())
 }
 
 // triesFabric reports whether a node is to be dialed over the fabric.

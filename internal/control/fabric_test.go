@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // bare is a fabric that adds nothing: what was agreed on is the connection. It counts what it made.
@@ -38,12 +40,14 @@ func TestNoFabricWithinAFabric(t *testing.T) {
 		t.Errorf("%d ends of a fabric's connection, want 2", n)
 	}
 
-	agreed, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, addr, caller.ClientConfig(1, ProtocolFabric), 0)
+	agreed, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, addr, caller.ClientConfig(1, ProtocolFabric),
+		saying(0, format.End{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer agreed.Close()
-	inner, err := shakeHands(bounded(t), bareConn{agreed}, addr, caller.ClientConfig(1, ProtocolFabric), 0)
+	inner, err := shakeHands(bounded(t), bareConn{agreed}, addr, caller.ClientConfig(1, ProtocolFabric),
+		saying(0, format.End{}))
 	var refused *RemoteError
 	if !errors.As(err, &refused) {
 		if err == nil {

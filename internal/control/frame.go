@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rdmcfs/rdmcfs/internal/coder"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // Bounds of the protocol.
@@ -14,7 +15,7 @@ const (
 
 	headerBytes     = 24
 	textBytesMax    = 4 << 10
-	helloBytes      = 8
+	helloBytes      = 20
 	helloBytesMax   = 1 << 10
 	protocolVersion = 1
 )
@@ -99,11 +100,26 @@ func decodeHeader(b []byte) (h header, err error) {
 type hello struct {
 	version    uint32
 	generation uint32 // of the cluster; 0 = does not know yet
+	format     format.End
 }
 
+// saying is the hello of one end.
+func saying(generation uint32, end format.End) hello {
+	return hello{version: protocolVersion, generation: generation, format: end}
+}
+
+// code lists the fields. One that did not say its formats knows the first one.
 func (m *hello) code(c *coder.Coder) {
 	c.U32(&m.version)
 	c.U32(&m.generation)
+	if c.Reading() && c.Left() == 0 {
+		return
+	}
+	for _, p := range []*uint64{&m.format.Used, &m.format.Known.Oldest, &m.format.Known.Newest} {
+		number := uint32(*p)
+		c.U32(&number)
+		*p = uint64(number)
+	}
 }
 
 func appendHello(b []byte, m hello) []byte {

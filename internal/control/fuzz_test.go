@@ -5,10 +5,13 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 func TestHeaderRoundTrip(t *testing.T) {
@@ -37,12 +40,30 @@ func TestGoldenFrames(t *testing.T) {
 		"call": {append(appendHeader(nil, header{kind: frameCall, length: 2, id: 0x0102030405060708, argument: 0xff000001,
 			timeoutMS: 1500}), "hi"...),
 			[]byte("\x00\x00\x00\x02\x03\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\xff\x00\x00\x01\x00\x00\x05\xdchi")},
-		"hello": {appendHello(nil, hello{version: 1, generation: 7}),
-			[]byte("\x00\x00\x00\x08\x01" +
-				"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x07")},
+		"hello": {appendHello(nil, saying(7, format.End{Used: 2, Known: format.Range{Oldest: 1, Newest: 3}})),
+			[]byte("\x00\x00\x00\x14\x01" +
+				"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" +
+				"\x00\x00\x00\x01\x00\x00\x00\x07\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x03")},
 	} {
 		if !bytes.Equal(c.got, c.want) {
 			t.Errorf("%s: %x, want %x", name, c.got, c.want)
+		}
+	}
+}
+
+// A hello may end behind the generation, and may have more than this version knows.
+func TestHellosOfOtherVersions(t *testing.T) {
+	ours := saying(7, format.End{Used: 2, Known: format.Range{Oldest: 1, Newest: 3}})
+	all := appendHello(nil, ours)[headerBytes:]
+	if m, err := decodeHello(all[:8]); err != nil || m != (hello{version: 1, generation: 7}) {
+		t.Errorf("without formats: %+v, %v", m, err)
+	}
+	if m, err := decodeHello(append(slices.Clone(all), "more"...)); err != nil || m != ours {
+		t.Errorf("with more: %+v, %v", m, err)
+	}
+	for n := range len(all) {
+		if _, err := decodeHello(all[:n]); (err == nil) != (n == 8) {
+			t.Errorf("the first %d bytes: %v", n, err)
 		}
 	}
 }

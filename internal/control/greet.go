@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // The application protocols within TLS.
@@ -25,6 +26,8 @@ const (
 type Caller struct {
 	Node uint32 // 0 on rdmcfs-join/1
 	Addr string // as seen by the operating system, for messages
+	// Formats are those that its program knows.
+	Formats format.Range
 }
 
 // readGreeting reads one hello or goodbye, and not a byte more.
@@ -71,32 +74,43 @@ func checkGeneration(ours, theirs uint32) error {
 }
 
 // greet is the dialer's side: hello, then the acceptor's hello or its reason.
-func greet(conn net.Conn, generation uint32) error {
-	if _, err := conn.Write(appendHello(nil, hello{version: protocolVersion, generation: generation})); err != nil {
+func greet(conn net.Conn, ours hello) error {
+	if _, err := conn.Write(appendHello(nil, ours)); err != nil {
 		return explainHandshake(err)
 	}
 	m, err := readGreeting(conn)
 	if err != nil {
 		return err
 	}
-	return checkGeneration(generation, m.generation)
+	if err := checkGeneration(ours.generation, m.generation); err != nil {
+		return err
+	}
+	return checkFormats(ours, m)
+}
+
+// checkFormats refuses an end that does not know the format of the other. The error is for the caller.
+func checkFormats(caller, called hello) error {
+	if _, err := format.Meet(caller.format, called.format); err != nil {
+		return fmt.Errorf("control: %w", err)
+	}
+	return nil
 }
 
 // DialFunc opens a TCP connection; net.Dialer.DialContext is one.
 type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dialTLS opens a connection, shakes hands and greets, all before the context's end.
-func dialTLS(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, generation uint32) (*tls.Conn, error) {
+func dialTLS(ctx context.Context, dial DialFunc, addr string, conf *tls.Config, ours hello) (*tls.Conn, error) {
 	raw, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return shakeHands(ctx, raw, addr, conf, generation)
+	return shakeHands(ctx, raw, addr, conf, ours)
 }
 
 // shakeHands does TLS and greets, as the dialer of raw, which it owns.
 func shakeHands(
-	ctx context.Context, raw net.Conn, addr string, conf *tls.Config, generation uint32,
+	ctx context.Context, raw net.Conn, addr string, conf *tls.Config, ours hello,
 ) (*tls.Conn, error) {
 	tune(raw)
 	conn := tls.Client(raw, conf)
@@ -106,7 +120,7 @@ func shakeHands(
 		err = fmt.Errorf("control: %s speaks no %s: %w", addr, conf.NextProtos[0], ErrProtocol)
 	}
 	if err == nil {
-		err = greet(conn, generation)
+		err = greet(conn, ours)
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()

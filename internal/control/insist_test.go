@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -148,5 +149,20 @@ func swallow(t *testing.T, conn *net.TCPConn) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Only an answer that refuses a join for good says that the cluster has not taken the machine in.
+func TestJoinThatMayHaveBeenTaken(t *testing.T) {
+	for code, want := range map[Code]bool{CodeTokenUsed: true, CodeAddrTaken: true, CodeNameTaken: true,
+		CodeUnavailable: false, CodeInternal: false, CodeDeadline: false, CodeBusy: false} {
+		if err := fmt.Errorf("join: %w", &RemoteError{Code: code}); JoinRefused(err) != want {
+			t.Errorf("code %d: refused %v, want %v", code, !want, want)
+		}
+	}
+	for _, err := range []error{nil, ErrNoNode, context.DeadlineExceeded, ErrTokenUsed} {
+		if JoinRefused(err) {
+			t.Errorf("%v: nobody has answered", err)
+		}
 	}
 }

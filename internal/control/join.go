@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 const (
@@ -29,6 +30,9 @@ type JoinConfig struct {
 	Replace bool
 	Now     func() time.Time
 	Dial    DialFunc // nil = plain TCP
+	// Formats are what the program knows; the zero value is format.Known. Version is that of its release.
+	Formats format.Range
+	Version string
 }
 
 // Joined is what the machine is now.
@@ -51,9 +55,9 @@ func Join(ctx context.Context, cfg JoinConfig) (Joined, error) {
 	}
 	call := joinCall{Token: cfg.Token, Request: cfg.Request.DER(), Addr: cfg.Listen, Name: cfg.Name, Labels: cfg.Labels,
 		Replace: cfg.Replace,
-		Clock:   cfg.Now().UnixNano()}
-	if host, port, err := net.SplitHostPort(cfg.Addr); err != nil || host == "" || port == "" {
-		return Joined{}, Usagef("control: join: address %q of a member: want HOST:PORT, such as 10.0.0.1:7400", cfg.Addr)
+		Clock:   cfg.Now().UnixNano(), Version: cfg.Version}
+	if err := checkMemberAddr(cfg.Addr); err != nil {
+		return Joined{}, err
 	}
 	if err := checkJoin(call); err != nil {
 		return Joined{}, err
@@ -63,13 +67,43 @@ func Join(ctx context.Context, cfg JoinConfig) (Joined, error) {
 		return Joined{}, fmt.Errorf("control: join: %w", err)
 	}
 	conf := credentials.JoinClientConfig(token, ProtocolJoin, cfg.Now)
-	reply, err := askSigners(ctx, cfg.Dial, []string{cfg.Addr}, conf, kindJoin, payload, joinReply.signers)
+	by := caller{cfg.Dial, conf, format.End{Known: cfg.known()}}
+	reply, err := askSigners(ctx, by, []string{cfg.Addr}, kindJoin, payload, joinReply.signers)
 	if err != nil {
 		return Joined{}, fmt.Errorf("control: join: %w", err)
 	}
 	joined := Joined{Cluster: token.Cluster, Node: reply.Node, Name: reply.Name, Generation: reply.Generation,
 		LeafDER: reply.Certificate, AuthorityDER: reply.Authority, Peers: reply.Peers}
 	return joined, checkJoined(joined, token, cfg)
+}
+
+// refusals are the answers after which a join has changed nothing, and never will.
+var refusals = []Code{CodeForeignCluster, CodeTokenMalformed, CodeTokenUnknown, CodeTokenUsed, CodeTokenExpired,
+	CodeNameTaken, CodeAddrTaken, CodeNotReplaceable, CodeClock, CodeFormat, CodeFormatHere}
+
+// JoinRefused reports whether a member has refused a join for good. After other errors the cluster may have taken the
+// machine in, and the join is repeated with the same Request.
+func JoinRefused(err error) bool {
+	if errors.Is(err, credentials.ErrForeignCluster) {
+		return true // this machine has refused to ask, or to believe the answer
+	}
+	var answer *RemoteError
+	return errors.As(err, &answer) && slices.Contains(refusals, answer.Code)
+}
+
+// CheckJoin refuses what can be no token and no address of a member, before anything is made for a join.
+func CheckJoin(addr, token string) error {
+	if _, err := credentials.ParseToken(token); err != nil {
+		return err
+	}
+	return checkMemberAddr(addr)
+}
+
+func checkMemberAddr(addr string) error {
+	if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+		return Usagef("control: join: address %q of a member: want HOST:PORT, such as 10.0.0.1:7400", addr)
+	}
+	return nil
 }
 
 // checkJoined proves that the answer is an identity of the token's cluster for our key.
@@ -85,14 +119,13 @@ func checkJoined(j Joined, token credentials.Token, cfg JoinConfig) error {
 }
 
 // askSigners calls the addresses in turn, then the addresses that the called nodes name, until one signs or refuses.
-func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf *tls.Config, kind uint32,
-	payload []byte,
+func askSigners[R any](ctx context.Context, by caller, addrs []string, kind uint32, payload []byte,
 	signers func(R) (others []string, signed bool)) (R, error) {
 	var zero R
 	lastErr := errRedirected
 	addrs = slices.Clone(addrs)
 	for i := 0; i < len(addrs) && i < redirectsMax; i++ {
-		raw, err := askOnce(ctx, dial, addrs[i], conf, kind, payload)
+		raw, err := by.askOnce(ctx, addrs[i], kind, payload)
 		var refused *RemoteError
 		switch {
 		case errors.As(err, &refused) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrBusy):
@@ -120,16 +153,29 @@ func askSigners[R any](ctx context.Context, dial DialFunc, addrs []string, conf 
 	return zero, lastErr
 }
 
+func (c *JoinConfig) known() format.Range {
+	if c.Formats == (format.Range{}) {
+		return format.Known
+	}
+	return c.Formats
+}
+
+// caller is how a node that is asked for a certificate is called, and what the caller says of its format.
+type caller struct {
+	dial   DialFunc // nil = plain TCP
+	conf   *tls.Config
+	format format.End
+}
+
 // askOnce makes one call over a connection of its own.
-func askOnce(
-	ctx context.Context, dial DialFunc, addr string, conf *tls.Config, kind uint32, payload []byte,
-) ([]byte, error) {
+func (by caller) askOnce(ctx context.Context, addr string, kind uint32, payload []byte) ([]byte, error) {
+	dial := by.dial
 	if dial == nil {
 		dial = dialTCP
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, joinDialTimeout)
 	defer cancel()
-	conn, err := dialTLS(dialCtx, reached(dial), addr, conf, 0)
+	conn, err := dialTLS(dialCtx, reached(dial), addr, by.conf, saying(0, by.format))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 const (
@@ -29,12 +30,23 @@ const (
 type PeersConfig struct {
 	Identity   *credentials.Identity
 	Generation uint32
+	Format     func() format.End // what this node says of its format, as in PortConfig
 	// Resolve is the address book, from the log. It must not block.
 	Resolve     func(node uint32) (addr string, ok bool)
 	Dial        DialFunc      // nil = plain TCP
 	DialTimeout time.Duration // TCP, TLS and greeting together; 0 = 2 s
 	Fabric      Fabric        // tried first; nil = TCP only
 	Log         *slog.Logger
+}
+
+func (c *PeersConfig) hello() hello { return saying(c.Generation, endOf(c.Format)) }
+
+// endOf is what a node says of its format. Without a function it is outside a cluster.
+func endOf(said func() format.End) format.End {
+	if said == nil {
+		return format.End{Known: format.Known}
+	}
+	return said()
 }
 
 // Peers makes calls to the other nodes, over one connection each that is made when needed and kept. All
@@ -153,7 +165,7 @@ func (p *Peers) Twin(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 	defer cancel()
 	conn, err := dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(p.cfg.Identity.Name().Node, ProtocolPeer),
-		p.cfg.Generation)
+		p.cfg.hello())
 	if err == nil {
 		conn.Close()
 	}
@@ -285,7 +297,7 @@ func (p *Peers) clientOrDial(w way, addr string) (*client, *dialing, time.Durati
 // openWay opens a connection for calls. That for many bytes is made where the other one is TCP.
 func (p *Peers) openWay(ctx context.Context, w way, addr string) (*tls.Conn, error) {
 	if w.bulk {
-		return dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(w.node, ProtocolPeer), p.cfg.Generation)
+		return dialTLS(ctx, p.cfg.Dial, addr, p.cfg.Identity.ClientConfig(w.node, ProtocolPeer), p.cfg.hello())
 	}
 	return p.open(ctx, w.node, addr, ProtocolPeer)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 const (
@@ -33,6 +34,8 @@ type PortConfig struct {
 	Control    func(network, address string, c syscall.RawConn) error
 	Identity   *credentials.Identity
 	Generation uint32 // of the cluster
+	// Format is what this node says of its format. It must not block; nil = that of a program outside a cluster.
+	Format func() format.End
 
 	// Server answers rdmcfs-peer/1. Nil closes such connections.
 	Server *Server
@@ -54,6 +57,8 @@ type PortConfig struct {
 	HandshakeTimeout time.Duration // from accept to greeting; 0 = 10 s
 	HalfOpenMax      int           // connections that have not greeted; 0 = 256
 }
+
+func (c *PortConfig) hello() hello { return saying(c.Generation, endOf(c.Format)) }
 
 // connHandler serves a greeted connection; it returns when the connection is over or has another owner.
 type connHandler func(ctx context.Context, conn net.Conn, from Caller)
@@ -266,7 +271,7 @@ func (p *Port) serveTLS(raw net.Conn, entry *list.Element) {
 		return
 	}
 	defer p.untrack(conn, from)
-	if _, err := conn.Write(appendHello(nil, hello{version: protocolVersion, generation: p.cfg.Generation})); err != nil {
+	if _, err := conn.Write(appendHello(nil, p.cfg.hello())); err != nil {
 		conn.Close()
 		return
 	}
@@ -297,6 +302,10 @@ func (p *Port) shakeHands(raw net.Conn) (*tls.Conn, *protocol, Caller, error) {
 	}
 	if err == nil {
 		err = checkGeneration(p.cfg.Generation, m.generation)
+	}
+	if err == nil {
+		from.Formats = m.format.Known
+		err = checkFormats(m, p.cfg.hello())
 	}
 	if err == nil && nested(raw, conn) {
 		err = errNested

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 func TestDataConnectionIsHandedOverUntouched(t *testing.T) {
@@ -85,7 +86,7 @@ func TestCallerWithoutCertificateIsRefused(t *testing.T) {
 	conn := tls.Client(dialPort(t, port), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{ProtocolPeer}})
 	err := conn.HandshakeContext(bounded(t))
 	if err == nil {
-		err = greet(conn, 0)
+		err = greet(conn, saying(0, format.End{}))
 	}
 	if !errors.Is(err, ErrRefused) {
 		t.Errorf("refusal: %v", err)
@@ -144,7 +145,7 @@ func TestGarbageAfterTheHandshakeIsNamed(t *testing.T) {
 	port := listen(t, PortConfig{Identity: f.node(1), Server: server})
 	greeted := func() *tls.Conn {
 		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(),
-			f.node(2).ClientConfig(1, ProtocolPeer), 0)
+			f.node(2).ClientConfig(1, ProtocolPeer), saying(0, format.End{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +258,8 @@ func TestStrangersAreToldApart(t *testing.T) {
 		}
 		_, err := c.peers.Call(bounded(t), node, kindTest, nil)
 		if name == "a copied directory" { // the address book led to ourselves: also the wrong node
-			_, err = dialTLS(bounded(t), (&net.Dialer{}).DialContext, addr, f.node(1).ClientConfig(0, ProtocolPeer), 2)
+			_, err = dialTLS(bounded(t), (&net.Dialer{}).DialContext, addr, f.node(1).ClientConfig(0, ProtocolPeer),
+				saying(2, format.End{}))
 		}
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -305,7 +307,7 @@ func TestOnePeerHasFewConnections(t *testing.T) {
 	var last error
 	for i := range connsPerPeerMax + 1 {
 		conn, err := dialTLS(bounded(t), (&net.Dialer{}).DialContext, port.Addr().String(), id.ClientConfig(1, ProtocolPeer),
-			0)
+			saying(0, format.End{}))
 		if err != nil {
 			if i < connsPerPeerMax {
 				t.Fatalf("connection %d: %v", i, err)

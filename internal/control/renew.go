@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 const (
@@ -25,7 +26,9 @@ type RenewalConfig struct {
 	// no peer talks to this node: it may be that its certificate is over and its clock does not say so; nil = never
 	Lost func() bool
 	Dial DialFunc // nil = plain TCP
-	Log  *slog.Logger
+	// Format is what this node says of its format, as in PortConfig.
+	Format func() format.End
+	Log    *slog.Logger
 }
 
 // Renew gets a new certificate for a new key, stores it, and swaps it in.
@@ -56,7 +59,8 @@ func renewedLeaf(ctx context.Context, cfg RenewalConfig, req *credentials.Reques
 		return nil, err
 	}
 	conf := cfg.Identity.ClientConfig(0, ProtocolRenew)
-	reply, err := askSigners(ctx, cfg.Dial, cfg.Addrs(), conf, kindRenew, payload, renewReply.signers)
+	reply, err := askSigners(ctx, caller{cfg.Dial, conf, endOf(cfg.Format)}, cfg.Addrs(), kindRenew, payload,
+		renewReply.signers)
 	return reply.Certificate, err
 }
 

@@ -22,11 +22,13 @@ import (
 // Every write is atomic and durable: a new file, synced, renamed, directory synced.
 type Dir string
 
+// JoinKeyFile is the name of the key of a join until the directory is a node.
+const JoinKeyFile = "join.key"
+
 const (
 	fileAuthority    = "ca.crt"
 	fileAuthorityKey = "ca.key"
 	fileNode         = "node.pem"
-	fileJoinKey      = "join.key"
 
 	pemCertificate = "CERTIFICATE"
 	pemPrivateKey  = "PRIVATE KEY"
@@ -50,7 +52,7 @@ func (d Dir) SaveIdentity(authorityDER, leafDER []byte, req *Request) error {
 }
 
 // ForgetJoin removes the key of a join that is over.
-func (d Dir) ForgetJoin() error { return d.remove(fileJoinKey) }
+func (d Dir) ForgetJoin() error { return d.remove(JoinKeyFile) }
 
 // ForgetAuthority removes the authority's key, which an init that was cut short has left: its cluster never was.
 func (d Dir) ForgetAuthority() error { return d.remove(fileAuthorityKey) }
@@ -105,11 +107,11 @@ func (d Dir) LoadAuthority() (*Authority, error) {
 // JoinRequest returns the request of an unfinished join, or begins one: the same key is used until
 // ForgetJoin, so that a repeated join is recognised as the same machine's.
 func (d Dir) JoinRequest() (*Request, error) {
-	der, err := d.readPEM(fileJoinKey, pemPrivateKey)
+	der, err := d.readPEM(JoinKeyFile, pemPrivateKey)
 	if err == nil {
 		key, err := parseKey(der[0])
 		if err != nil {
-			return nil, fmt.Errorf("credentials: %s: %w", d.path(fileJoinKey), err)
+			return nil, fmt.Errorf("credentials: %s: %w", d.path(JoinKeyFile), err)
 		}
 		return newRequestFor(key)
 	}
@@ -124,7 +126,7 @@ func (d Dir) JoinRequest() (*Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: join key: %w", err)
 	}
-	return req, d.write(fileJoinKey, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: keyDER}))
+	return req, d.write(JoinKeyFile, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: keyDER}))
 }
 
 func (d Dir) path(name string) string { return filepath.Join(string(d), name) }

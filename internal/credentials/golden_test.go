@@ -3,7 +3,7 @@ package credentials
 import (
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // Tokens that were given out have these characters.

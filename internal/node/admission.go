@@ -15,6 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -27,13 +28,21 @@ var (
 	ErrEvicted = errors.New("this node was evicted")
 	// ErrCloned means that another process runs as this node.
 	ErrCloned = errors.New("another machine runs as this node, from a copy of its data directory: stop one of them; " +
-		"let the copy join anew")
+		"let the copy join again")
 )
+
+// errBehind means that this node has had an incarnation which the state here does not know yet.
+var errBehind = errors.New("a later incarnation than the one that is known here")
+
+// errOtherStore means that peers refuse this node's store. They may be wrong: what they know may be old.
+var errOtherStore = errors.New("they know another data directory under this node's name: it was replaced or is a " +
+	"copy, or they are behind the log; see 'rdmcfs status' of the leader before you remove it")
 
 // admission is how this node is let in by the cluster: at its start, whenever the log has ended its incarnation, and
 // from a new address.
 type admission struct {
 	id        identity
+	formats   formats
 	db        *meta.DB
 	members   *members
 	peers     *control.Peers
@@ -44,8 +53,10 @@ type admission struct {
 	life      *lifetime
 	log       *slog.Logger
 
-	putOut      atomic.Bool // a peer says that this node was evicted
-	addressTold time.Time   // when this node's address was last sent to the others
+	look        chan struct{}         // buffered 1: stayIn looks at once
+	putOut      atomic.Bool           // a peer says that this node was evicted
+	outdated    atomic.Pointer[error] // a peer says that the program is too old or too new
+	addressTold time.Time             // when this node's address was last sent to the others
 }
 
 // enterPatience is how long a start waits for the cluster before it goes on cut off: reads work then.
@@ -67,8 +78,10 @@ func (a *admission) enter(settle func(context.Context)) error {
 		return err
 	}
 	if err != nil {
-		if why := a.raft.status().Diverged; why != "" {
-			err = errors.New(why)
+		if st := a.raft.status(); st.Diverged != "" {
+			err = errors.New(st.Diverged)
+		} else if len(st.RefusedBy) > 0 {
+			err = errOtherStore
 		}
 		a.log.Warn("cut off: no quorum of voters lets this node in; reads work, changes do not", "err", err)
 		return a.life.ctx.Err()
@@ -79,7 +92,8 @@ func (a *admission) enter(settle func(context.Context)) error {
 
 // isFinal reports whether the log has refused this node for good, or must not be used.
 func isFinal(err error) bool {
-	for _, final := range []error{ErrStoreReplaced, ErrEvicted, ErrCloned, consensus.ErrLogShort, consensus.ErrSafety} {
+	for _, final := range []error{ErrStoreReplaced, ErrEvicted, ErrCloned, consensus.ErrLogShort, consensus.ErrSafety,
+		format.ErrUnknown} {
 		if errors.Is(err, final) {
 			return true
 		}
@@ -91,7 +105,8 @@ func isFinal(err error) bool {
 func (a *admission) boot(ctx context.Context) error {
 	var raw [8]byte
 	rand.Read(raw[:])
-	op := &meta.Boot{Node: a.id.Node, Store: a.id.store(), Addr: a.id.Advertise}
+	op := &meta.Boot{Node: a.id.Node, Store: a.id.store(), Addr: a.id.Advertise, Next: a.nextIncarnation(),
+		Program: a.formats.program()}
 	number := coder.Reader(raw[:], coder.Big)
 	number.U64(&op.Nonce)
 	for {
@@ -99,8 +114,14 @@ func (a *admission) boot(ctx context.Context) error {
 		if err == nil || isFinal(err) {
 			return err
 		}
+		if errors.Is(err, errBehind) {
+			continue
+		}
 		if a.putOut.Load() { // those who refuse this node have said why
 			return a.evicted()
+		}
+		if why := a.outdated.Load(); why != nil {
+			return *why
 		}
 		if _, moved := a.movedFrom(); moved {
 			a.askIn(ctx, op)
@@ -110,6 +131,15 @@ func (a *admission) boot(ctx context.Context) error {
 			return errors.Join(ctx.Err(), err)
 		}
 	}
+}
+
+// nextIncarnation follows the node's last one as far as the state here knows.
+func (a *admission) nextIncarnation() uint64 {
+	rec, err := a.db.Node(a.id.Node)
+	if err != nil {
+		return 1
+	}
+	return uint64(rec.Incarnation) + 1
 }
 
 func (a *admission) bootOnce(ctx context.Context, op *meta.Boot) error {
@@ -122,10 +152,15 @@ func (a *admission) bootOnce(ctx context.Context, op *meta.Boot) error {
 	switch {
 	case err != nil:
 		return err
+	case res.Errno == syscall.EAGAIN:
+		op.Next = uint64(res.Incarnation) + 1
+		return errBehind
 	case res.Errno == syscall.EEXIST:
 		return fmt.Errorf("node: %w", ErrStoreReplaced)
 	case res.Errno == syscall.EPERM || res.Errno == syscall.ENOENT:
 		return a.evicted()
+	case res.Errno == syscall.EPROTONOSUPPORT:
+		return fmt.Errorf("node: %w", a.formats.refused())
 	case res.Errno != 0:
 		return fmt.Errorf("node: boot: %w", res.Errno)
 	}
@@ -141,7 +176,7 @@ func (a *admission) found(ctx context.Context) error {
 		return nil
 	}
 	res, err := a.anonymous.propose(ctx, &meta.Join{Name: orDefault(a.id.Name, "node1"), Addr: a.id.Advertise,
-		Labels: a.id.Labels})
+		Labels: a.id.Labels, Program: a.formats.program()})
 	if err == nil && res.Errno != 0 && res.Errno != syscall.EACCES { // EACCES: it is there already
 		err = res.Errno
 	}
@@ -159,22 +194,31 @@ func (a *admission) found(ctx context.Context) error {
 	return nil
 }
 
-// stayIn makes a new incarnation whenever the log has ended the current one although this node lives.
+// stayLook is how often stayIn looks whether there is a quorum, while the cluster has let this node in.
+const stayLook = time.Second
+
+// stayIn makes a new incarnation whenever the log has ended the current one although this node lives. A later
+// incarnation that this process did not ask for is of a process that knew this one's: it lives, or lived until a moment
+// ago, from a copy of this data directory.
 func (a *admission) stayIn(ctx context.Context) {
-	var overtaken Overtaken
-	for range ticks(ctx, bootRetry) {
+	for wait := bootRetry; a.looks(ctx, wait); {
+		wait = bootRetry
 		rec, ok := a.members.book().nodes[a.id.Node]
 		lease := a.proposer.lease()
 		switch {
 		case a.members.evicted(uint32(a.id.Node)), a.putOut.Load():
 			a.life.fail(a.evicted())
 			return
+		case a.outdated.Load() != nil:
+			a.life.fail(*a.outdated.Load())
+			return
 		case a.raft.status().NoQuorum:
 			a.tellAddress()
 			continue
 		case ok && rec.State == meta.NodeUp && rec.Incarnation == lease.Incarnation:
+			wait = stayLook
 			continue
-		case rec.Incarnation > lease.Incarnation && lease.Incarnation > 0 && overtaken.Cloned(time.Now()):
+		case rec.Incarnation > lease.Incarnation && lease.Incarnation > 0:
 			a.life.fail(fmt.Errorf("node: %w", ErrCloned))
 			return
 		}
@@ -185,12 +229,31 @@ func (a *admission) stayIn(ctx context.Context) {
 	}
 }
 
+// looks waits until stayIn is to look again: for a time, or until there is news. It returns false if ctx ends before.
+func (a *admission) looks(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-a.look:
+	case <-timer.C:
+	}
+	return true
+}
+
 // dialRaft makes a connection to a peer for the log. A node that was evicted while it was away, or on its way from
 // voter to follower, learns of that only because peers refuse it: no entry of the log comes to it any more.
 func (a *admission) dialRaft(ctx context.Context, peer consensus.ID) (net.Conn, error) {
 	conn, err := a.peers.DialRaft(ctx, uint32(nodeOf(peer)))
 	if errors.Is(err, credentials.ErrEvicted) {
 		a.putOut.Store(true)
+		signalAlarm(a.look)
+	}
+	if errors.Is(err, format.ErrUnknown) {
+		why := fmt.Errorf("node: %w", err)
+		a.outdated.Store(&why)
+		signalAlarm(a.look)
 	}
 	if errors.Is(err, control.ErrUnknownPeer) && a.members.evicted(uint32(nodeOf(peer))) {
 		err = errors.Join(consensus.ErrPeerGone, err)

@@ -13,11 +13,12 @@ type anonymous struct {
 	node       meta.NodeID
 	generation uint32
 	log        raftLog
+	format     func() uint64 // of the cluster; nil: the first
 }
 
 // propose orders an operation that is harmless to repeat and needs no incarnation.
 func (a anonymous) propose(ctx context.Context, op meta.Op) (meta.Result, error) {
-	data := meta.EncodeEntry(meta.Entry{Node: a.node, Generation: a.generation, Op: op})
+	data := meta.EncodeEntry(meta.Entry{Node: a.node, Generation: a.generation, Format: numberOf(a.format), Op: op})
 	out, err := a.log.Propose(ctx, data, consensus.ProposeOptions{})
 	if err != nil {
 		return meta.Result{}, err

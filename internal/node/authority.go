@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -20,6 +22,7 @@ import (
 // certificates if it has the key, and has its own certificate renewed in time.
 type authority struct {
 	id        identity
+	formats   formats
 	creds     *credentials.Identity
 	dir       credentials.Dir
 	dial      control.DialFunc // nil is TCP
@@ -59,12 +62,12 @@ func (a *authority) register(ctx context.Context, r control.Registration) (contr
 		}
 	}
 	res, err := a.anonymous.propose(ctx, &meta.Join{Name: name, Addr: r.Addr, Labels: r.Labels, TokenHash: r.SecretHash,
-		Replace: r.Replace, KeyHash: r.KeyHash})
+		Replace: r.Replace, KeyHash: r.KeyHash, Program: meta.Program{Version: r.Version, Formats: r.Formats}})
 	if err != nil {
 		return control.Admission{}, fmt.Errorf("node: join: %w: %w", control.ErrUnavailable, err)
 	}
 	if err := joinRefused(res.Errno); err != nil {
-		return control.Admission{}, a.neverRan(name, err)
+		return control.Admission{}, a.advised(name, r.Addr, err)
 	}
 	out := control.Admission{Node: uint32(res.Node), Name: name}
 	for node, rec := range a.members.book().nodes {
@@ -74,6 +77,19 @@ func (a *authority) register(ctx context.Context, r control.Registration) (contr
 		}
 	}
 	return out, nil
+}
+
+// advised adds to a refusal which node is in the way.
+func (a *authority) advised(name, addr string, err error) error {
+	if !errors.Is(err, control.ErrAddrTaken) {
+		return a.neverRan(name, err)
+	}
+	for _, rec := range a.members.book().nodes {
+		if rec.State == meta.NodeUp && strings.EqualFold(rec.Addr, addr) && rec.Name != name {
+			return fmt.Errorf("%w: %s is at %s", err, rec.Name, rec.Addr)
+		}
+	}
+	return err
 }
 
 // neverRan adds advice to the refusal of a name whose machine has joined and never run: most often it is this machine,
@@ -105,8 +121,12 @@ func joinRefused(errno syscall.Errno) error {
 		return fmt.Errorf("node: join: %w", credentials.ErrTokenExpired)
 	case syscall.EEXIST:
 		return fmt.Errorf("node: join: %w", control.ErrNameTaken)
+	case syscall.EADDRINUSE:
+		return fmt.Errorf("node: join: %w", control.ErrAddrTaken)
 	case syscall.EPERM:
 		return fmt.Errorf("node: join: %w", control.ErrNotReplaceable)
+	case syscall.EPROTONOSUPPORT:
+		return fmt.Errorf("node: join: another format is in use: %w", format.ErrUnknown)
 	case syscall.EAGAIN:
 		return fmt.Errorf("node: join: without that node the voters that are up are no quorum: %w; see 'rdmcfs status', "+
 			"and try again when all "+
@@ -151,7 +171,7 @@ func adminError(what string, err error) error {
 
 // keepCertificate renews this node's certificate in time.
 func (a *authority) keepCertificate(ctx context.Context) {
-	control.KeepRenewed(ctx, control.RenewalConfig{Dial: a.dial,
+	control.KeepRenewed(ctx, control.RenewalConfig{Dial: a.dial, Format: a.formats.end,
 		Identity: a.creds, Dir: a.dir, Authority: a.key.authority.Load, Addrs: a.members.addresses, Now: a.renewalTime,
 		Lost: a.lost, Log: a.log,
 	})

@@ -53,6 +53,17 @@ func TestJoinUnderATakenName(t *testing.T) {
 	}
 }
 
+// A machine that says the address of a node that is up is told which node that is.
+func TestJoinAtATakenAddress(t *testing.T) {
+	c := metatest.New(t, 2)
+	a := &authority{members: membersOf(t, c),
+		anonymous: anonymous{node: 1, log: answering{meta.Result{Errno: syscall.EADDRINUSE}}}}
+	_, err := a.register(t.Context(), control.Registration{Name: "new", Addr: "NODE2:7400"})
+	if !errors.Is(err, control.ErrAddrTaken) || !strings.HasSuffix(err.Error(), "node2 is at node2:7400") {
+		t.Error(err)
+	}
+}
+
 // A join that replaces a node waits until the cluster can do without it, and asks the log only then.
 func TestJoinWaitsForWhatItReplaces(t *testing.T) {
 	refused := errors.New("not yet")

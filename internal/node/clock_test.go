@@ -14,6 +14,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 const day = 24 * time.Hour
@@ -28,6 +29,7 @@ type clocked struct {
 type clockedNode struct {
 	dir    string
 	ahead  atomic.Int64
+	knows  format.Range // of the next start; the zero value is format.Known
 	admin  *admin.Client
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -78,7 +80,7 @@ func (c *clocked) start(name string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	n.done.Go(func() {
-		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", Host: Host{Wall: func() time.Time {
+		n.err = Run(ctx, Config{DataDir: n.dir, Version: "test", Host: Host{Formats: n.knows, Wall: func() time.Time {
 			return time.Now().Add(time.Duration(n.ahead.Load()))
 		}}})
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -115,7 +116,7 @@ func TestFirstStartThatWasCutShort(t *testing.T) {
 
 // onlyTheNode puts the first of what a first start proposes into the log.
 func onlyTheNode(t *testing.T, d dataDir) error {
-	id, err := d.load()
+	id, err := d.load(format.Known)
 	if err != nil {
 		return err
 	}

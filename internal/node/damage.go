@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,6 +98,30 @@ func (k *damage) contents() []content.ID {
 	return ids
 }
 
+// unreported counts the contents, and their bytes, that failed their checks here and of which the log still believes
+// that this node has them. Each is about to be mended or reported.
+func (k *damage) unreported() (count int, bytes int64, err error) {
+	for _, id := range k.store.Damaged() {
+		c, err := k.db.Content(meta.ContentIDFromBytes(id))
+		if err == nil {
+			var holds bool
+			if holds, err = k.db.Holds(k.self, c.ID); holds {
+				count, bytes = count+1, bytes+c.Size
+			}
+		}
+		if err != nil && !errors.Is(err, meta.ErrNotFound) {
+			return 0, 0, err
+		}
+	}
+	return count, bytes, nil
+}
+
+// has reports whether a content has failed a check here and was not mended since.
+func (k *damage) has(id meta.ContentID) bool {
+	info, err := k.store.Stat(id.Bytes())
+	return errors.Is(err, content.ErrCorrupt) || err == nil && info.Damaged
+}
+
 // handle answers with what is damaged here.
 func (k *damage) handle(context.Context, control.Caller, []byte) ([]byte, error) {
 	d, _ := k.here()
@@ -182,11 +207,11 @@ func damageWarning(d admin.Damage) string {
 	text := fmt.Sprintf("damaged on %s: %s: %s; ", orDefault(d.Name, fmt.Sprintf("node %d", d.Node)), what, names)
 	switch {
 	case d.Lost == 0:
-		return text + "they are mended from other holders"
+		return text + "they are mended as soon as a holder that is up has them right"
 	case d.Lost < d.Count:
 		return text +
 			fmt.Sprintf("no node holds %d of them any more: restore another version of these, or copy them in again; the "+
-				"rest is mended from other holders", d.Lost)
+				"rest is mended as soon as a holder that is up has it right", d.Lost)
 	}
 	return text + "no node holds them any more: restore another version, or copy the files in again"
 }

@@ -54,7 +54,7 @@ func TestDamageReport(t *testing.T) {
 	for i := range 20 {
 		ids = append(ids, content.ID{byte(20 - i)})
 	}
-	for lost, says := range map[int]string{0: "are mended from other holders", 5: "holds 5 of them",
+	for lost, says := range map[int]string{0: "as soon as a holder that is up has them right", 5: "holds 5 of them",
 		20: "holds them any more"} {
 		d, ok := damageReport(ids, pathOf, func(id content.ID) bool { return int(id[0]) <= lost })
 		if !ok || d.Count != 20 || d.Lost != lost || len(d.Names) != damageNames || d.Names[0] != "/f01" {

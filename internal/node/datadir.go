@@ -15,6 +15,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
 	"github.com/rdmcfs/rdmcfs/internal/durable"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/internal/httpapi"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"golang.org/x/sys/unix"
@@ -37,15 +38,16 @@ var (
 )
 
 const (
-	identityFile   = "node.json"
-	lockFile       = "lock"
-	identityFormat = 1
-	identityMax    = 64 << 10
+	identityFile = "node.json"
+	lockFile     = "lock"
+	identityMax  = 64 << 10
 )
 
-// identity is what makes a data directory a node of a cluster. It is written once, by init or join.
+// identity is what makes a data directory a node of a cluster. It is written by init or join, and again when the
+// cluster uses another format.
 type identity struct {
-	Format     int               `json:"format"`
+	// Format is the latest format in which anything in the directory may be written.
+	Format     uint64            `json:"format"`
 	Cluster    string            `json:"cluster"`
 	Node       meta.NodeID       `json:"node"`
 	Store      string            `json:"store"` // random, 16 bytes in hex: another disk is another store
@@ -86,10 +88,11 @@ func (id identity) cluster() credentials.ClusterID {
 	return credentials.ClusterID(decodeID(id.Cluster))
 }
 
-func (id identity) check() error {
+func (id identity) check(known format.Range) error {
+	if err := known.Check(id.Format); err != nil {
+		return err
+	}
 	switch {
-	case id.Format != identityFormat:
-		return fmt.Errorf("format %d, this version knows %d: use the version that wrote it", id.Format, identityFormat)
 	case id.store() == [16]byte{} || id.cluster() == credentials.ClusterID{}:
 		return errors.New("cluster or store id is damaged: restore the file from a backup, or join again with --replace")
 	case id.Node == 0 || id.Generation == 0:
@@ -119,8 +122,9 @@ func (d dataDir) path(elem ...string) string {
 
 func (d dataDir) tls() credentials.Dir { return credentials.Dir(d.path("tls")) }
 
-// load reads which node lives here. The error wraps ErrNotMember when none does.
-func (d dataDir) load() (identity, error) {
+// load reads which node lives here. The error wraps ErrNotMember when none does, and format.ErrUnknown when a program
+// that knows the given formats can't run it.
+func (d dataDir) load(known format.Range) (identity, error) {
 	var id identity
 	f, err := os.Open(d.path(identityFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,13 +141,24 @@ func (d dataDir) load() (identity, error) {
 	if err := json.Unmarshal(raw, &id); err != nil {
 		return id, fmt.Errorf("node: %s: %w: restore the file from a backup, or join again with --replace", f.Name(), err)
 	}
-	if err := id.check(); err != nil {
+	if err := id.check(known); err != nil {
 		return id, fmt.Errorf("node: %s: %w", f.Name(), err)
 	}
 	return id, nil
 }
 
-// save writes which node lives here, durably, once: last of all that init and join make.
+// raise notes, durably, that what is written here may be in another format from now on. A program that does not know
+// that one finds the note first of all.
+func (d dataDir) raise(number uint64, known format.Range) error {
+	id, err := d.load(known)
+	if err != nil || id.Format >= number {
+		return err
+	}
+	id.Format = number
+	return d.save(id)
+}
+
+// save writes which node lives here, durably: last of all that init and join make.
 func (d dataDir) save(id identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
@@ -210,6 +225,11 @@ func (d dataDir) lock() (*os.File, error) {
 			return nil, fmt.Errorf("node: %s: %w", string(d), ErrInUse)
 		}
 		return nil, fmt.Errorf("node: lock %s: %w", f.Name(), err)
+	}
+	held, err := f.Stat()
+	if there, lerr := os.Stat(f.Name()); err != nil || lerr != nil || !os.SameFile(held, there) {
+		f.Close() // a join that was refused has just removed it
+		return nil, fmt.Errorf("node: %s: %w", string(d), ErrInUse)
 	}
 	return f, nil
 }

@@ -31,7 +31,7 @@ const (
 	digestEvery = 2 * time.Second
 	// digestTimeout bounds a comparison.
 	digestTimeout = 5 * time.Second
-	// digestPeers are asked each time, voters first.
+	// digestPeers are asked each time, voters first. A fsck asks all.
 	digestPeers = 8
 	// verifyEvery is the time from one look at all of the state to the next. verifyPart is how much of a processor's
 	// and the disk's time a look takes: a look that takes longer than verifyEvery goes on all the time. verifyPause is
@@ -188,14 +188,47 @@ func (d *digests) run(ctx context.Context) {
 	var r rounds
 	for range ticks(ctx, digestEvery) {
 		state := d.db.State() // before the mark, which is not an older state's then
+		if r.rest(state, d.db.Index()) {
+			continue
+		}
 		own, ok := d.marks.at(r.due)
-		ok = ok && d.db.Distrusted() == nil
-		r.done(ok && d.compare(ctx, state, own), d.db.Index())
+		differed, all := false, false
+		if ok && d.db.Distrusted() == nil {
+			differed, all = d.compare(ctx, state, own)
+		}
+		r.agreed(all, state)
+		r.done(differed, d.db.Index())
 	}
 }
 
+// digestRest is how many rounds are left out while nothing is applied that all have not agreed on: nobody can find
+// another digest at an index by asking again.
+const digestRest = 14
+
 // rounds says which index is compared next.
-type rounds struct{ due uint64 }
+type rounds struct {
+	due   uint64
+	calm  uint64 // all who were asked had this node's digest at this index, 0: not known
+	state uint64 // of the state that they agreed with
+	left  int    // rounds to leave out
+}
+
+// rest reports whether a round is left out.
+func (r *rounds) rest(state, applied uint64) bool {
+	if r.left == 0 || r.calm != applied || r.state != state {
+		return false
+	}
+	r.left--
+	return true
+}
+
+// agreed notes whether all who were asked in a round had this node's digest.
+func (r *rounds) agreed(all bool, state uint64) {
+	r.calm, r.state, r.left = 0, state, 0
+	if all {
+		r.calm, r.left = r.due, digestRest
+	}
+}
 
 // done ends a round. If digests differed, the same index is compared again: the nodes read all their states meanwhile,
 // and that takes longer than it takes the log to go on. Otherwise the next index is the one that is applied now: others
@@ -206,16 +239,18 @@ func (r *rounds) done(differed bool, applied uint64) {
 	}
 }
 
-// compare compares a digest of a state with what others have at the same index, and says whether it differs.
-func (d *digests) compare(ctx context.Context, state uint64, own mark) bool {
+// compare compares a digest of a state with what others have at the same index. It says whether it differs, and whether
+// all who were asked have the same.
+func (d *digests) compare(ctx context.Context, state uint64, own mark) (differed, all bool) {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	voters := numbers(d.raft.status().Voters)
 	index := own.index
-	answers := d.ask(ctx, own, voters)
+	peers := d.others(voters, digestPeers)
+	answers := d.ask(ctx, own, peers)
 	v, with := judge(own.digest, answers, voters)
 	if d.db.State() != state {
-		return false
+		return false, false
 	}
 	if v != split || d.whole.Load() >= index {
 		d.split.record(v, with, own.digest, answers, d.members.isMember)
@@ -223,21 +258,22 @@ func (d *digests) compare(ctx context.Context, state uint64, own mark) bool {
 	switch at := slices.IndexFunc(answers, func(a digestAnswer) bool { return a.forked }); {
 	case at >= 0 && d.raft.status().Diverged == "": // else the log has found it too, and says what to do
 		d.say(forkedWords(d.self, answers[at].node, index), answers[at].node, index)
-		return false
+		return false, false
 	case v == agrees:
-		if d.split.err() == nil {
+		calm := d.split.err() == nil
+		if calm {
 			d.words.Store(nil)
 		}
-		return false
+		return false, calm && at < 0 && len(answers) == len(peers)
 	case d.whole.Load() < index:
 		signalAlarm(d.alarm) // verify says next whether it is this node's fault
 	case v == outvoted:
 		d.health.distrust(state, fmt.Errorf("at log index %d most voters have another digest, among them node %d", index,
 			with))
-		return false
+		return false, false
 	}
 	d.say(differWords(d.self, with, nodeOf(d.raft.status().Leader), voters, index, v == split), with, index)
-	return true
+	return true, false
 }
 
 // say makes words known in status, and the first ones in the log.
@@ -313,11 +349,8 @@ func (a *digestReply) code(c *coder.Coder) {
 	c.U64(&a.whole)
 }
 
-// ask gathers what others say of an index.
-func (d *digests) ask(ctx context.Context, own mark, voters []meta.NodeID) (out []digestAnswer) {
-	question := coder.Writer(nil, coder.Little)
-	(&digestQuestion{own.index, own.digest, own.entry}).code(&question)
-	payload := question.Written()
+// others lists nodes that are up, except this one, voters first, at most limit.
+func (d *digests) others(voters []meta.NodeID, limit int) []meta.NodeID {
 	b := d.members.book()
 	peers := slices.Clone(voters)
 	for id := range b.nodes {
@@ -328,9 +361,17 @@ func (d *digests) ask(ctx context.Context, own mark, voters []meta.NodeID) (out 
 	peers = slices.DeleteFunc(peers, func(id meta.NodeID) bool {
 		return id == d.self || b.nodes[id].State != meta.NodeUp
 	})
-	got := make(chan digestAnswer, digestPeers)
+	return peers[:min(len(peers), limit)]
+}
+
+// ask gathers what others say of an index.
+func (d *digests) ask(ctx context.Context, own mark, peers []meta.NodeID) (out []digestAnswer) {
+	question := coder.Writer(nil, coder.Little)
+	(&digestQuestion{own.index, own.digest, own.entry}).code(&question)
+	payload := question.Written()
+	got := make(chan digestAnswer, len(peers))
 	var calls sync.WaitGroup
-	for _, id := range peers[:min(len(peers), digestPeers)] {
+	for _, id := range peers {
 		calls.Go(func() {
 			body, err := d.peers.Call(ctx, uint32(id), kindDigest, payload)
 			var a digestReply
@@ -347,6 +388,37 @@ func (d *digests) ask(ctx context.Context, own mark, voters []meta.NodeID) (out 
 		out = append(out, a)
 	}
 	return out
+}
+
+// digestTries is how often a fsck asks nodes that do not know the digest yet, or do not answer.
+const digestTries = 5
+
+// compareNow asks all nodes that are up for their digests at the index that this node has applied. Nodes that have not
+// said it after some attempts are left out.
+func (d *digests) compareNow(ctx context.Context) (own mark, out map[meta.NodeID]digestAnswer) {
+	out = map[meta.NodeID]digestAnswer{}
+	own, known := d.marks.at(d.db.Index())
+	if !known {
+		return own, out // the state was replaced, and nothing was applied since
+	}
+	for try := range digestTries {
+		if try > 0 && !pause(ctx, digestEvery) {
+			break
+		}
+		left := slices.DeleteFunc(d.others(nil, int(^uint(0)>>1)), func(id meta.NodeID) bool {
+			_, said := out[id]
+			return said
+		})
+		if len(left) == 0 {
+			break
+		}
+		call, cancel := context.WithTimeout(ctx, digestTimeout)
+		for _, a := range d.ask(call, own, left) {
+			out[a.node] = a
+		}
+		cancel()
+	}
+	return own, out
 }
 
 // handle answers another node, and looks at this node's own state where the two differ.

@@ -138,6 +138,42 @@ func TestDifferenceIsDecidedUnderSteadyWrites(t *testing.T) {
 	t.Fatal("no verdict")
 }
 
+// While nothing is applied and all agree, nodes are asked every half minute. Whatever changes is compared in the next
+// round: another index, another state, a node that did not answer.
+func TestIdleNodesCompareSeldom(t *testing.T) {
+	var r rounds
+	asked := 0
+	round := func(all bool, state, applied uint64) {
+		if !r.rest(state, applied) {
+			asked++
+			r.agreed(all, state)
+			r.done(false, applied)
+		}
+	}
+	for i, step := range []struct {
+		all            bool
+		state, applied uint64
+		rounds, asked  int
+	}{
+		{true, 1, 7, 1, 1},   // of the index that was due before
+		{true, 1, 7, 31, 3},  // of 7, and again after 14 rounds each
+		{true, 1, 8, 1, 1},   // of 7, for 8 is new
+		{true, 1, 8, 15, 1},  // of 8
+		{false, 1, 9, 9, 9},  // somebody does not answer
+		{true, 1, 9, 10, 1},  // all have answered
+		{true, 2, 9, 10, 1},  // the state was replaced
+		{true, 2, 10, 12, 2}, // of 9, then of 10
+	} {
+		asked = 0
+		for range step.rounds {
+			round(step.all, step.state, step.applied)
+		}
+		if asked != step.asked {
+			t.Errorf("step %d: asked in %d rounds of %d, want %d", i, asked, step.rounds, step.asked)
+		}
+	}
+}
+
 // Every byte of the state is read again within ten minutes, unless the disk is too slow for that.
 func TestStateIsReadEveryTenMinutes(t *testing.T) {
 	for _, took := range []time.Duration{0, time.Second, 5 * time.Minute, 9 * time.Minute} {

@@ -18,6 +18,7 @@ type drains struct {
 	anonymous anonymous
 	strays    *strayFiles
 	paths     *paths
+	nodes     *nodeReport
 }
 
 // drain begins or ends the drain of a node, or looks how far it is. It keeps nothing here: the drain is in the log,
@@ -60,7 +61,8 @@ func (ds *drains) state(ctx context.Context, id meta.NodeID) (admin.DrainState, 
 		out.Needed = append(out.Needed, ds.paths.ofContent(c))
 	}
 	if d.Contents > d.Stuck {
-		return out, nil
+		out.NoRoom, err = ds.noRoom()
+		return out, err
 	}
 	if out.Unmet, err = unmetPolicies(ds.db, ds.members); err != nil {
 		return out, err
@@ -74,6 +76,22 @@ func (ds *drains) state(ctx context.Context, id meta.NodeID) (admin.DrainState, 
 	}
 	out.UnpublishedCount, out.OpenCount, out.Unpublished = l.strays.Count, l.strays.Open, l.strays.First
 	return out, err
+}
+
+// noRoom names the nodes that are to take what depends on others, and have no room for it.
+func (ds *drains) noRoom() (out []string, err error) {
+	nodes, err := ds.db.Nodes()
+	for _, rec := range nodes {
+		if why := ds.nodes.noRoom(rec.ID); why != "" && rec.DrainIndex == 0 {
+			out = append(out, noRoomText(rec.Name, why))
+		}
+	}
+	return out, err
+}
+
+// noRoomText says that a node has no room, and what to do about it.
+func noRoomText(name, why string) string {
+	return name + " has no room: " + why + ": make room on its disk"
 }
 
 // drainLookShare is the part of the time that status spends at most on what depends on a node that is draining: one

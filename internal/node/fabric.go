@@ -164,6 +164,18 @@ func (f Fabric) OpenWanted(advertise string, log *slog.Logger) (rdma.Device, err
 	return nil, nil
 }
 
+// check refuses RDMA that is demanded and not there, before anything is made for a node that could not start.
+func (f Fabric) check(advertise string) error {
+	if f.Mode != FabricVerbs {
+		return nil
+	}
+	d, err := f.OpenWanted(advertise, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
 func closeAll(devices []rdma.Device) (err error) {
 	for _, d := range devices {
 		err = errors.Join(err, d.Close())

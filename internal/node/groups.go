@@ -81,7 +81,7 @@ func (l *liveGroups) viewChanged() {
 // check fails the group if the nodes of the book end it.
 func (g *liveGroup) check(nodes map[meta.NodeID]meta.Node) {
 	if rank, ok := g.ended(nodes); ok {
-		g.Fail([]int{rank}, fmt.Errorf("node: the log says that node %d has left or started anew", g.born[rank].node))
+		g.Fail([]int{rank}, fmt.Errorf("node: the log says that node %d has left or started again", g.born[rank].node))
 	}
 }
 

@@ -31,7 +31,7 @@ func TestGroupsEndWithTheirMembers(t *testing.T) {
 		change meta.Node
 		want   []int
 	}{
-		"member starts anew":          {rank: 0, change: meta.Node{ID: 3, State: up, Incarnation: 8}, want: []int{2}},
+		"member starts again":         {rank: 0, change: meta.Node{ID: 3, State: up, Incarnation: 8}, want: []int{2}},
 		"seen by another member":      {rank: 1, change: meta.Node{ID: 3, State: up, Incarnation: 8}, want: []int{2}},
 		"member down":                 {rank: 0, change: meta.Node{ID: 3, State: down, Incarnation: 7}},
 		"root down":                   {rank: 1, change: meta.Node{ID: 1, State: down, Incarnation: 7}, want: []int{0}},

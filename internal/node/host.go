@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"io"
 	"net"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/consensus/raftlog"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/rdma"
 	"golang.org/x/sys/unix"
@@ -38,6 +40,15 @@ type Host struct {
 	// power loss may undo ([content.Options]). They may be nil.
 	Passed func(point string)
 	Step   func(step, path string) error
+	// Formats are the formats that the program knows; the zero value is format.Known.
+	Formats format.Range
+}
+
+func (h Host) formats() format.Range {
+	if h.Formats == (format.Range{}) {
+		return format.Known
+	}
+	return h.Formats
 }
 
 func (h Host) wall() time.Time {
@@ -55,6 +66,14 @@ func (h Host) awake() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// watchLines calls up whenever a line of the machine is up again, until ctx ends. Simulated lines give no news.
+func (h Host) watchLines(ctx context.Context, up func()) error {
+	if h.Dial != nil {
+		return nil
+	}
+	return control.WatchLines(ctx, up)
 }
 
 // local refuses a data directory on a mount of rdmcfs. Where another kernel serves the mounts none can be above it.

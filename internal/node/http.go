@@ -23,7 +23,7 @@ type HTTP struct {
 	Pprof bool   // profiles of the process too
 }
 
-// aliveWithin is how old the last turn of the log's loop may be. It turns several times a second.
+// aliveWithin is how old the last turn of the log's loop may be. It turns at least once a second.
 const aliveWithin = 10 * time.Second
 
 // httpPort is the port of Config.HTTP. It is bound first, so that a node that could not serve there does not start. It

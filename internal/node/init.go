@@ -8,13 +8,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -35,6 +39,7 @@ type InitConfig struct {
 	Labels    map[string]string
 	TokenTTL  time.Duration // 0 = DefaultTokenTTL
 	HTTP      string        // what Config.HTTP is to bind; "" = nothing
+	Fabric    Fabric        // what Config.Fabric is to be; RDMA that is demanded must be there
 	Host      Host
 }
 
@@ -49,6 +54,8 @@ type JoinConfig struct {
 	Labels    map[string]string
 	Replace   bool
 	HTTP      string // as in InitConfig
+	Fabric    Fabric // as in InitConfig
+	Version   string // of the program
 	Host      Host
 }
 
@@ -57,6 +64,9 @@ type JoinConfig struct {
 func Init(cfg InitConfig) (admin.Token, error) {
 	addr, err := checkNode(cfg.Listen, cfg.Advertise, cfg.Name, cfg.Labels)
 	if err != nil {
+		return admin.Token{}, err
+	}
+	if err := cfg.Fabric.check(addr); err != nil {
 		return admin.Token{}, err
 	}
 	d := dataDir(cfg.DataDir)
@@ -73,7 +83,7 @@ func Init(cfg InitConfig) (admin.Token, error) {
 	token := credentials.NewToken(authority.Cluster(), authority.KeyHash(),
 		now.Add(orDefault(cfg.TokenTTL, DefaultTokenTTL)))
 	hash := token.SecretHash("")
-	id := newIdentity(authority.Cluster(), firstNode, firstGeneration)
+	id := newIdentity(authority.Cluster(), firstNode, firstGeneration, cfg.Host.formats())
 	id.Name, id.Listen, id.Advertise, id.Labels = orHostname(cfg.Name), cfg.Listen, addr, cfg.Labels
 	id.Founder, id.TokenHash, id.TokenExpires = true, hex.EncodeToString(hash[:]), token.Expires.UnixNano()
 	voters := []consensus.ID{raftID(id.Node, id.store())}
@@ -113,7 +123,14 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if err := control.CheckJoin(cfg.Seed, cfg.Token); err != nil {
+		return "", err
+	}
+	if err := cfg.Fabric.check(addr); err != nil {
+		return "", err
+	}
 	d := dataDir(cfg.DataDir)
+	missing := d.missing()
 	claimed, err := d.claim(cfg.Host, cfg.Listen, cfg.HTTP)
 	if err != nil {
 		return "", err
@@ -124,14 +141,18 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	joined, err := control.Join(ctx, control.JoinConfig{Addr: cfg.Seed, Token: cfg.Token, Request: req, Listen: addr,
-		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Dial: cfg.Host.Dial, Now: cfg.Host.wall})
+		Name: orHostname(cfg.Name), Labels: cfg.Labels, Replace: cfg.Replace, Dial: cfg.Host.Dial, Now: cfg.Host.wall,
+		Formats: cfg.Host.formats(), Version: cfg.Version})
+	if control.JoinRefused(err) {
+		return "", errors.Join(err, removeMade(missing)) // before the lock is let go
+	}
 	if err != nil {
 		return "", err
 	}
 	if err := d.tls().SaveIdentity(joined.AuthorityDER, joined.LeafDER, req); err != nil {
 		return "", err
 	}
-	id := newIdentity(joined.Cluster, meta.NodeID(joined.Node), joined.Generation)
+	id := newIdentity(joined.Cluster, meta.NodeID(joined.Node), joined.Generation, cfg.Host.formats())
 	id.Name, id.Listen, id.Advertise, id.Labels = joined.Name, cfg.Listen, addr, cfg.Labels
 	id.Peers = map[meta.NodeID]peerAddr{}
 	for _, p := range joined.Peers {
@@ -141,6 +162,32 @@ func Join(ctx context.Context, cfg JoinConfig) (name string, err error) {
 		return "", err
 	}
 	return joined.Name, d.save(id)
+}
+
+// missing lists what a join makes before it is answered and is not there yet, in the order in which it can be removed.
+func (d dataDir) missing() (paths []string) {
+	wanted := []string{d.path("tls", credentials.JoinKeyFile), string(d.tls()), d.path(lockFile)}
+	for dir := d.path(); !slices.Contains(wanted, dir); dir = filepath.Dir(dir) {
+		wanted = append(wanted, dir)
+	}
+	for _, path := range wanted {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// removeMade removes what a join has made that was refused, so that nothing is left of it. A directory that has other
+// files by now stays.
+func removeMade(paths []string) error {
+	for _, path := range paths {
+		err := os.Remove(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return fmt.Errorf("node: what the join has made stays: %w", err)
+		}
+	}
+	return nil
 }
 
 func checkNode(listen, advertise, name string, labels map[string]string) (addr string, err error) {
@@ -193,10 +240,12 @@ func (d dataDir) take(h Host, claimed *closer) error {
 	return os.RemoveAll(d.path("raft"))
 }
 
-func newIdentity(cluster credentials.ClusterID, node meta.NodeID, generation uint32) identity {
+func newIdentity(
+	cluster credentials.ClusterID, node meta.NodeID, generation uint32, known format.Range,
+) identity {
 	var store [16]byte
 	rand.Read(store[:])
-	return identity{Format: identityFormat, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]),
+	return identity{Format: known.Oldest, Cluster: cluster.String(), Node: node, Store: hex.EncodeToString(store[:]),
 		Generation: generation}
 }
 

@@ -34,6 +34,21 @@ func (l *lateRaft) Propose(
 // isLeader reports whether this node leads.
 func (l *lateRaft) isLeader() bool { return l.status().Role == consensus.RoleLeader }
 
+// changed is closed when this node may lead, or lead no more, since the call: see [consensus.Changed].
+func (l *lateRaft) changed() <-chan struct{} {
+	if n := l.node.Load(); n != nil {
+		return consensus.Changed(n)
+	}
+	return nil
+}
+
+// lineUp says that a line of this machine is up again.
+func (l *lateRaft) lineUp() {
+	if n := l.node.Load(); n != nil {
+		consensus.LineUp(n)
+	}
+}
+
 func (l *lateRaft) status() consensus.Status {
 	if n := l.node.Load(); n != nil {
 		return n.Status()

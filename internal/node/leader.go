@@ -34,6 +34,7 @@ const (
 type duties struct {
 	self    meta.NodeID
 	status  func() consensus.Status
+	changed func() <-chan struct{} // closed when the role has changed
 	members *members
 	propose func(context.Context, meta.Op) (meta.Result, error)
 	now     func() time.Time
@@ -56,13 +57,24 @@ type upSince struct {
 
 // run works until ctx ends.
 func (d *duties) run(ctx context.Context) {
-	for range ticks(ctx, dutyInterval) {
-		d.check(ctx)
+	for {
+		changed := d.changed()
+		if d.check(ctx) {
+			if !pause(ctx, dutyInterval) {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
 	}
 }
 
-// check does what is to be done now.
-func (d *duties) check(ctx context.Context) {
+// check does what is to be done now, and reports whether this node leads.
+func (d *duties) check(ctx context.Context) (leads bool) {
 	now := d.now()
 	stopped := now.Sub(d.looked) > stoppedAfter || d.took > leaseTime
 	defer func() {
@@ -72,7 +84,7 @@ func (d *duties) check(ctx context.Context) {
 	st := d.status()
 	if st.Role != consensus.RoleLeader {
 		d.since = time.Time{}
-		return
+		return false
 	}
 	if d.since.IsZero() || stopped { // if another leads by now, this one hears of that before it declares a node down
 		d.since = now
@@ -81,6 +93,7 @@ func (d *duties) check(ctx context.Context) {
 	until := d.now().Add(sweepTime)
 	d.sweep(ctx, until)
 	d.expire(ctx, until)
+	return true
 }
 
 // upFor is how long the leader has seen this incarnation of a node up.

@@ -71,7 +71,8 @@ func (m *machine) apply(e *consensus.Entry) (meta.Result, []meta.Event, error) {
 		return meta.Result{}, nil, err
 	}
 	op := &meta.SetVoters{Voters: voters, Outgoing: outgoing}
-	return m.db.Apply(e.Index, e.Time, meta.EncodeEntry(meta.Entry{Generation: m.db.Generation(), Op: op}))
+	return m.db.Apply(e.Index, e.Time, meta.EncodeEntry(meta.Entry{Generation: m.db.Generation(),
+		Format: m.db.Format(), Op: op}))
 }
 
 // votes are the nodes that cast raft's votes, in order; 0 for a store that its node no longer has.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,54 @@ func TestDataDirectoryWithALongPath(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it was made: %v", err)
+	}
+}
+
+// Of a join that was refused nothing is left: neither a new directory, nor what came into an empty one. What was there
+// before stays: the key of a join that may have been taken, and other files.
+func TestRefusedJoinLeavesNothing(t *testing.T) {
+	names := func(dir string) (out []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		before func(d dataDir)
+		stays  bool // the directory
+		within []string
+	}{
+		"new":   {before: func(dataDir) {}},
+		"empty": {func(d dataDir) { os.MkdirAll(string(d), 0o700) }, true, nil},
+		"after a join without an answer": {func(d dataDir) {
+			if _, err := d.tls().JoinRequest(); err != nil {
+				t.Fatal(err)
+			}
+		}, true, []string{"tls"}},
+		"formatted": {func(d dataDir) { os.MkdirAll(d.path("lost+found"), 0o700) }, true, []string{"lost+found"}},
+	} {
+		above := t.TempDir()
+		d := dataDir(filepath.Join(above, "a", "b"))
+		c.before(d)
+		missing := d.missing()
+		claimed, err := d.claim(Host{}, "127.0.0.1:0", "")
+		if err == nil {
+			_, err = d.tls().JoinRequest()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = removeMade(missing)
+		if errors.Join(err, claimed.Close()) != nil {
+			t.Fatal(err)
+		}
+		if got := names(string(d)); !slices.Equal(got, c.within) || c.stays != (len(names(above)) == 1) {
+			t.Errorf("%s: there is %v, in %v", name, got, names(above))
+		}
 	}
 }
 

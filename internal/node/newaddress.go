@@ -36,7 +36,7 @@ func (a *admission) movedFrom() (addr string, moved bool) {
 
 // askIn asks the other members, one after the other, until one has proposed.
 func (a *admission) askIn(ctx context.Context, op *meta.Boot) {
-	entry := meta.EncodeEntry(meta.Entry{Node: a.id.Node, Generation: a.id.Generation, Op: op})
+	entry := meta.EncodeEntry(meta.Entry{Node: a.id.Node, Generation: a.id.Generation, Format: a.db.Format(), Op: op})
 	for id, rec := range a.members.book().nodes {
 		if id == a.id.Node || rec.State == meta.NodeEvicted || ctx.Err() != nil {
 			continue

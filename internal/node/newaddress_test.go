@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 )
 
 // threeVoters is a cluster of n1, n2 and n3; all of them vote.
@@ -31,7 +32,7 @@ func threeVoters(t *testing.T) *clocked {
 func (c *clocked) move(name string) {
 	c.t.Helper()
 	d := dataDir(c.nodes[name].dir)
-	id, err := d.load()
+	id, err := d.load(format.Known)
 	if err == nil {
 		id.Listen = freePort(c.t)
 		id.Advertise = id.Listen

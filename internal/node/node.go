@@ -73,6 +73,7 @@ type node struct {
 	key       *signing
 	store     *content.Store
 	db        *meta.DB
+	formats   formats
 	health    *stateHealth
 	members   *members
 	addresses *peerAddresses
@@ -91,6 +92,7 @@ type node struct {
 	memory    *rdmc.Memory // what transfers register together
 	groups    *liveGroups
 	repl      *replicate.Replicator
+	stock     *stock
 	watchers  watchers
 	digests   *digests
 	cluster   *cluster
@@ -179,7 +181,7 @@ func (n *node) openDirectory() error {
 	if err := n.cfg.Host.local(n.dir); err != nil {
 		return err
 	}
-	id, err := n.dir.load()
+	id, err := n.dir.load(n.cfg.Host.formats())
 	if err != nil {
 		return err
 	}
@@ -221,13 +223,14 @@ func (n *node) openStores() (err error) {
 		return err
 	}
 	n.addresses = &peerAddresses{dir: n.dir, self: n.id.Node, members: n.members, log: n.log}
-	n.anonymous = anonymous{node: n.id.Node, generation: n.id.Generation, log: &n.raft}
+	n.anonymous = anonymous{node: n.id.Node, generation: n.id.Generation, log: &n.raft, format: n.db.Format}
 	n.proposer = newProposer(n.life.ctx, &n.raft, n.id.Node, n.id.Generation)
+	n.proposer.format = n.db.Format
 	n.closer.add(func() error { n.proposer.work.Wait(); return nil })
 	n.proposer.names = n.newNames()
 	n.closer.add(func() error { n.proposer.names.Wait(); return nil })
 	n.paths = &paths{names: n.proposer.names.View(), lease: n.proposer.lease}
-	n.staging = &staging{store: n.store, paths: n.paths, log: n.log}
+	n.staging = &staging{self: n.id.Node, store: n.store, versions: n.db, paths: n.paths, log: n.log}
 	return n.staging.sweep()
 }
 
@@ -237,7 +240,8 @@ func (n *node) openFabric() error {
 		return err
 	}
 	n.peers = control.NewPeers(control.PeersConfig{
-		Identity: n.creds, Generation: n.id.Generation, Resolve: n.members.address, Dial: n.cfg.Host.Dial,
+		Identity: n.creds, Generation: n.id.Generation, Format: n.formats.end, Resolve: n.members.address,
+		Dial:   n.cfg.Host.Dial,
 		Fabric: n.devices.control(), Log: n.log,
 	})
 	n.closer.add(n.peers.Close)
@@ -247,8 +251,9 @@ func (n *node) openFabric() error {
 		paths: n.paths}
 	n.damage = &damage{self: n.id.Node, name: n.id.Name, db: n.db, store: n.store, members: n.members, peers: n.peers,
 		paths: n.paths}
-	n.admission = &admission{id: n.id, db: n.db, members: n.members, peers: n.peers, raft: &n.raft,
-		proposer: n.proposer, anonymous: n.anonymous, evicted: n.losses.ofEvicted, life: n.life, log: n.log}
+	n.admission = &admission{id: n.id, formats: n.formats, db: n.db, members: n.members, peers: n.peers, raft: &n.raft,
+		proposer: n.proposer, anonymous: n.anonymous, evicted: n.losses.ofEvicted, life: n.life, log: n.log,
+		look: make(chan struct{}, 1)}
 	n.keys = &keyFetch{self: n.id.Node, key: n.key, members: n.members, peers: n.peers, log: n.log}
 	return nil
 }
@@ -270,7 +275,9 @@ func (n *node) openReplication() error {
 		return err
 	}
 	n.closer.add(n.repl.Close)
+	n.stock = &stock{self: n.id.Node, db: n.db, store: n.store, paths: n.paths, retiring: n.repl.Retiring}
 	n.server.HandleCall(kindReplicate, n.handleReplicate)
+	n.server.HandleCall(kindStock, n.stock.handle)
 	n.server.HandleCall(kindBoot, n.admission.handleBoot)
 	n.server.HandleCall(kindAddress, n.members.handleAddress)
 	n.server.HandleCall(kindDamage, n.damage.handle)
@@ -340,7 +347,7 @@ func (n *node) openPort() error {
 	}
 	port, err := control.Listen(control.PortConfig{
 		Addr: n.id.Listen, Listener: ln, Control: tcp.Control(""), Identity: n.creds, Generation: n.id.Generation,
-		Server: n.server, Log: n.log,
+		Format: n.formats.end, Server: n.server, Log: n.log,
 		Raft: n.serveRaft, Fabric: n.devices.control(),
 		Raw: func(conn *net.TCPConn) {
 			if err := n.devices.tcp.Serve(conn); err != nil {
@@ -361,7 +368,8 @@ func (n *node) openPort() error {
 	n.evictions = &evictions{self: n.id.Node, db: n.db, members: n.members, raft: &n.raft, anonymous: n.anonymous,
 		losses: n.losses, key: n.keys, log: n.log,
 		drop: func(node uint32) { port.Drop(node); n.peers.Drop(node) }}
-	n.authority = &authority{id: n.id, creds: n.creds, dir: n.dir.tls(), dial: n.cfg.Host.Dial, key: n.key,
+	n.authority = &authority{id: n.id, formats: n.formats, creds: n.creds, dir: n.dir.tls(), dial: n.cfg.Host.Dial,
+		key:   n.key,
 		clock: n.clock, db: n.db, members: n.members, raft: &n.raft, lease: n.proposer.lease, anonymous: n.anonymous,
 		spare: n.evictions.spareReplaced, log: n.log}
 	n.authority.serve(port, n.server)
@@ -398,8 +406,8 @@ func (n *node) awaitRebuilt() error { return n.health.await(n.life.ctx) }
 func (n *node) enter() error { return n.admission.enter(n.repl.Settle) }
 
 func (n *node) startWork() error {
-	d := &duties{self: n.id.Node, status: n.raft.status, members: n.members, propose: n.anonymous.propose, now: time.Now,
-		freeing: n.db.Freeing, due: meta.Removals{DB: n.db}.Due, log: n.log}
+	d := &duties{self: n.id.Node, status: n.raft.status, changed: n.raft.changed, members: n.members,
+		propose: n.anonymous.propose, now: time.Now, freeing: n.db.Freeing, due: meta.Removals{DB: n.db}.Due, log: n.log}
 	n.life.tasks.Go(func() { d.run(n.life.ctx) })
 	n.life.tasks.Go(func() { n.admission.stayIn(n.life.ctx) })
 	n.life.tasks.Go(func() { n.authority.keepCertificate(n.life.ctx) })
@@ -408,7 +416,17 @@ func (n *node) startWork() error {
 	n.life.tasks.Go(func() { n.digests.run(n.life.ctx) })
 	n.life.tasks.Go(func() { n.digests.verify(n.life.ctx) })
 	n.life.tasks.Go(func() { n.damage.watch(n.life.ctx) })
+	n.life.tasks.Go(func() { keepSpace(n.life.ctx, n.db) })
+	first, stop := context.WithTimeout(n.life.ctx, compareFirst)
+	n.staging.dropPublished(first)
+	stop()
+	n.life.tasks.Go(func() { n.staging.compare(n.life.ctx) })
 	n.life.tasks.Go(func() { foldIdle(n.life.ctx, n.store, n.log) })
+	n.life.tasks.Go(func() {
+		if err := n.cfg.Host.watchLines(n.life.ctx, n.raft.lineUp); err != nil {
+			n.log.Info("changes may be refused for a second after a line is up again", "err", err)
+		}
+	})
 	return nil
 }
 
@@ -454,6 +472,7 @@ func (n *node) viewChanged() {
 	}
 	n.addresses.keep()
 	n.groups.viewChanged()
+	signalAlarm(n.admission.look)
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.MembersChanged()
 		signalAlarm(n.key.look)

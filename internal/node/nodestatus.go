@@ -1,11 +1,13 @@
 package node
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/replicate"
 )
@@ -17,6 +19,7 @@ type nodeReport struct {
 	peers  *control.Peers
 	repl   *replicate.Replicator
 	clock  *clock
+	room   func(meta.NodeID) (replicate.NoRoom, bool)
 	drains drainLooks
 }
 
@@ -34,7 +37,11 @@ func (r *nodeReport) list(log consensus.Status) ([]admin.Node, error) {
 			Reason: rec.Reason,
 			Voter:  rec.Voter, Incarnation: rec.Incarnation, Connected: rec.ID == r.self || r.peers.Connected(uint32(rec.ID)),
 			ClockAhead: clocks.Off[raftID(rec.ID, rec.Store)],
+			Version:    rec.Program.Version,
 		}
+		line.NoRoom = r.noRoom(rec.ID)
+		known := rec.Program.Formats.Said()
+		line.OldestFormat, line.NewestFormat = known.Oldest, known.Newest
 		if line.OwedCount, line.OwedBytes, err = r.db.OwedCount(rec.ID); err != nil {
 			return nil, err
 		}
@@ -77,11 +84,24 @@ func progressKnown(log consensus.Status, id consensus.ID, now time.Time) (consen
 // anything.
 func unheard(log consensus.Status, rec meta.Node) bool {
 	_, heard := log.Progress[raftID(rec.ID, rec.Store)]
-	return log.Leader == log.ID && rec.State == meta.NodeUp && !heard
+	return log.Leader != 0 && log.Leader == log.ID && rec.State == meta.NodeUp && !heard
 }
 
 var stateWords = map[meta.NodeState]string{
 	meta.NodeJoined: "joined", meta.NodeUp: "up", meta.NodeDown: "down", meta.NodeEvicted: "evicted",
+}
+
+// noRoom says what a node has refused of late for lack of space; "" if nothing, as far as is known here.
+func (r *nodeReport) noRoom(id meta.NodeID) string {
+	n, ok := r.room(id)
+	switch {
+	case !ok:
+		return ""
+	case n.FreeBytes == 0:
+		return "it refused a content of " + units.Bytes(n.NeedBytes) + " for lack of space, and takes none"
+	}
+	return fmt.Sprintf("it refused a content of %s for lack of space, and takes %s at most", units.Bytes(n.NeedBytes),
+		units.Bytes(n.FreeBytes))
 }
 
 // owedReason is why a content is owed, or the oldest where none is named; "" if it is not owed.
@@ -93,11 +113,23 @@ func (r *nodeReport) owedReason(rec meta.Node, c meta.Content) string {
 	if err != nil || len(owed) == 0 || !c.ID.IsZero() && owed[0].Content != c.ID {
 		return ""
 	}
-	reason := owed[0].Reason.String()
+	reason := owedWords(owed[0])
 	if owed[0].Reason == meta.OwedSlow {
 		if why := r.repl.WhySlow(rec.ID, owed[0].Content); why != "" {
 			reason += ": " + why
 		}
 	}
+	if full := r.noRoom(rec.ID); full != "" {
+		reason += ": " + full
+	}
 	return reason
+}
+
+// owedWords is the reason in words. A node that is to have a content since the members have changed may have been up
+// all the time.
+func owedWords(o meta.Owed) string {
+	if o.Unplaced && o.Reason == meta.OwedJoined {
+		return "takes over from another node"
+	}
+	return o.Reason.String()
 }

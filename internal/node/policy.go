@@ -36,16 +36,21 @@ func (ps *policies) of(id meta.PolicyID) (admin.Policy, error) {
 	if err != nil {
 		return admin.Policy{}, fmt.Errorf("node: policy %d: %w", id, err)
 	}
-	out := policyWords(p)
+	out := PolicyWords(p)
 	out.Unmet = whyUnmet(&p, ps.members.book().nodes)
 	return out, nil
 }
 
-// policyWords is a policy as the command line has it.
-func policyWords(p meta.Policy) admin.Policy {
+// PolicyWords is a policy as the command line has it.
+func PolicyWords(p meta.Policy) admin.Policy {
 	return admin.Policy{Placement: placementWords[p.Placement], Copies: p.Copies, Labels: p.Labels,
 		MinCopies: p.MinCopies, AckLocal: p.AckLocal, Retain: p.Retain,
 		KeepRemoved: time.Duration(p.KeepRemoved), SendRate: p.SendRate, Priority: priorityWords[p.Priority]}
+}
+
+// setsPolicy reports whether a request changes a policy.
+func setsPolicy(req admin.PolicyRequest) bool {
+	return req.Set != nil || req.Change != nil || req.Inherit
 }
 
 // showOrSet shows or changes which nodes hold the files that are made under a directory from now on.
@@ -54,7 +59,7 @@ func (ps *policies) showOrSet(ctx context.Context, req admin.PolicyRequest) (adm
 	if err != nil {
 		return admin.Policy{}, err
 	}
-	if req.Set == nil && req.Change == nil && !req.Inherit {
+	if !setsPolicy(req) {
 		return ps.of(ino.Policy)
 	}
 	if ino.Kind != meta.KindDir {
@@ -174,7 +179,7 @@ func (s policySetter) wanted(id meta.PolicyID) (*meta.Policy, error) {
 	if s.req.Set != nil {
 		words = *s.req.Set
 	} else {
-		words = changed(policyWords(now), *s.req.Change)
+		words = changed(PolicyWords(now), *s.req.Change)
 	}
 	p, err := parsePolicy(words)
 	if err != nil {

@@ -22,8 +22,9 @@ type raftLog interface {
 }
 
 const (
-	// unknownAfter is how long a caller waits before it gets the answer that the outcome is unknown.
-	unknownAfter = 30 * time.Second
+	// unknownRetry is how often a proposal whose outcome is unknown is made again. However long the log was silent, the
+	// outcome is known soon after: without a quorum an attempt costs nothing.
+	unknownRetry = time.Second
 	// fencedRetries bounds how often a proposal of a fenced incarnation is made again under the next one.
 	fencedRetries = 5
 	// fencedWait is how long one such retry waits for the next incarnation.
@@ -38,6 +39,7 @@ type proposer struct {
 	log        raftLog
 	generation uint32
 	names      *newnames.Holder // gives new names by itself; nil: none. Set before anybody proposes
+	format     func() uint64    // of the cluster; nil: the first. Set before anybody proposes
 
 	ctx  context.Context // ends with the node
 	work sync.WaitGroup
@@ -308,10 +310,10 @@ func (p *proposer) admit(lease meta.Lease, op meta.Op) (data []byte, seq uint64,
 		return nil, 0, p.room
 	}
 	p.next++
-	p.pending[seq] = admin.Unresolved{Seq: seq, What: fmt.Sprintf("%T", op), Since: time.Now()}
+	p.pending[seq] = admin.Unresolved{Seq: seq, What: opText(op), Since: time.Now()}
 	data = meta.EncodeEntry(meta.Entry{
 		Node: lease.Node, Incarnation: lease.Incarnation, Seq: seq, Acked: acked,
-		Generation: p.generation, Op: op,
+		Generation: p.generation, Format: numberOf(p.format), Op: op,
 	})
 	return data, seq, nil
 }
@@ -343,8 +345,8 @@ func (p *proposer) resolve(data []byte) (consensus.Proposed, error) {
 	p.mu.Lock()
 	again := p.again
 	p.mu.Unlock()
-	for wait := time.Second; ; wait = min(2*wait, unknownAfter) {
-		timer := time.NewTimer(wait)
+	for {
+		timer := time.NewTimer(unknownRetry)
 		select {
 		case <-p.ctx.Done():
 			timer.Stop()

@@ -98,7 +98,7 @@ func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 		if _, err := p.propose(ctx, &meta.Publish{Ino: 9}); !errors.Is(err, replicate.ErrUnknown) {
 			t.Fatalf("answered %v", err)
 		}
-		<-time.After(5 * unknownAfter) // so that the attempts are far apart
+		<-time.After(5 * unknownRetry / 2)
 		synctest.Wait()
 		if len(log.answers) == 0 || len(p.unresolved()) != 1 {
 			t.Fatalf("%d answers are left, %d proposals unresolved", len(log.answers), len(p.unresolved()))
@@ -117,6 +117,49 @@ func TestUnknownIsResolvedWhenTheLogAnswers(t *testing.T) {
 		}
 		<-log.others // the end of the session
 	})
+}
+
+// TestUnknownIsResolvedSoonAfterALongSilence: the outcome is known within the time of one attempt after the log answers
+// again, however long it was silent, also if nothing else is proposed.
+func TestUnknownIsResolvedSoonAfterALongSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		log := &silentLog{until: time.Now().Add(310 * time.Second)}
+		p := newProposer(ctx, log, 1, 1)
+		defer p.work.Wait()
+		defer cancel()
+		p.beginIncarnation(1)
+		unlink := &meta.Unlink{Parent: meta.RootIno, Name: "f"}
+		if _, err := p.propose(ctx, unlink); !errors.Is(err, replicate.ErrUnknown) {
+			t.Fatalf("answered %v", err)
+		}
+		if got := p.unresolved(); len(got) != 1 || got[0].What != "removal of f" {
+			t.Errorf("unresolved: %+v", got)
+		}
+		<-time.After(time.Until(log.until) + unknownRetry)
+		synctest.Wait()
+		if got := p.unresolved(); len(got) != 0 {
+			t.Errorf("still unresolved: %+v", got)
+		}
+	})
+}
+
+// silentLog answers from some time on: first that the outcome is unknown, then that there is no quorum.
+type silentLog struct {
+	until time.Time
+	asked bool
+}
+
+// Propose implements raftLog.
+func (l *silentLog) Propose(context.Context, []byte, consensus.ProposeOptions) (consensus.Proposed, error) {
+	switch {
+	case !l.asked:
+		l.asked = true
+		return consensus.Proposed{}, consensus.ErrUnknown
+	case time.Now().Before(l.until):
+		return consensus.Proposed{}, consensus.ErrNoQuorum
+	}
+	return consensus.Proposed{Result: meta.Result{}}, nil
 }
 
 // snapshotLog is a log whose state this node once takes from a snapshot while a proposal is under way. The snapshot

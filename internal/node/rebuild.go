@@ -16,6 +16,7 @@ func (n *node) openState() (err error) {
 	if err != nil {
 		return err
 	}
+	n.formats = formats{db: n.db, version: n.cfg.Version, known: n.cfg.Host.formats()}
 	n.health = &stateHealth{db: n.db, raft: &n.raft, log: n.log}
 	n.health.rebuilding.Store(damaged)
 	return nil
@@ -28,7 +29,8 @@ func (n *node) openDB() (damaged *rebuilding, err error) {
 		return nil, fmt.Errorf("node: %w", ErrHalfRecovered)
 	}
 	damagedByRead := func(state uint64, why error) { n.health.distrust(state, why) } // nothing is read before there is one
-	dir, opts := n.dir.path("state"), meta.Options{Log: n.log, Damaged: damagedByRead}
+	dir, opts := n.dir.path("state"), meta.Options{Log: n.log, Damaged: damagedByRead, Formats: n.cfg.Host.formats(),
+		Raised: n.raised}
 	n.db, err = n.cfg.Host.openState(dir, opts)
 	if !errors.Is(err, meta.ErrDamaged) {
 		if err == nil && n.db.Index() > 0 && n.db.Generation() != n.id.Generation {

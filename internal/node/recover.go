@@ -16,6 +16,7 @@ import (
 	"github.com/rdmcfs/rdmcfs/internal/control"
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -53,7 +54,7 @@ type stopped struct {
 func openStopped(dir string, h Host) (*stopped, error) {
 	s := &stopped{dir: dataDir(dir), host: h}
 	var err error
-	if s.id, err = s.dir.load(); err != nil {
+	if s.id, err = s.dir.load(h.formats()); err != nil {
 		return nil, err
 	}
 	lock, err := s.dir.lock()
@@ -64,9 +65,15 @@ func openStopped(dir string, h Host) (*stopped, error) {
 	return s, nil
 }
 
+// raised notes the format of the state that is about to be stored.
+func (s *stopped) raised(number uint64) error {
+	s.id.Format = max(s.id.Format, number)
+	return s.dir.raise(number, s.host.formats())
+}
+
 // openState opens the state. A damaged one can't be what a cluster goes on with.
 func (s *stopped) openState() (*meta.DB, error) {
-	db, err := s.host.openState(s.dir.path("state"), meta.Options{})
+	db, err := s.host.openState(s.dir.path("state"), meta.Options{Formats: s.host.formats(), Raised: s.raised})
 	if err != nil {
 		return nil, fmt.Errorf("node: recover: %w", err)
 	}
@@ -177,7 +184,8 @@ func (s *stopped) dial(ctx context.Context, node meta.NodeID, addr string, gener
 	if err != nil {
 		return err
 	}
-	peers := control.NewPeers(control.PeersConfig{Identity: creds, Generation: generation, Dial: s.host.Dial,
+	peers := control.NewPeers(control.PeersConfig{Identity: creds, Generation: generation,
+		Format: func() format.End { return format.End{Known: s.host.formats()} }, Dial: s.host.Dial,
 		Resolve: func(uint32) (string, bool) { return addr, addr != "" }})
 	conn, err := peers.DialRaft(ctx, uint32(node))
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
+	"github.com/rdmcfs/rdmcfs/internal/format"
 	"github.com/rdmcfs/rdmcfs/meta"
 )
 
@@ -40,12 +41,12 @@ func remainingNode(t *testing.T) *stopped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := nobody.Addr().String()
+	port := nobody.Addr().(*net.TCPAddr).Port
 	if err := nobody.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for id := meta.NodeID(1); id <= 3; id++ {
-		join := &meta.Join{Name: fmt.Sprintf("n%d", id), Addr: addr}
+		join := &meta.Join{Name: fmt.Sprintf("n%d", id), Addr: fmt.Sprintf("127.0.0.%d:%d", id, port)}
 		if id > 1 {
 			join.TokenHash = [32]byte{byte(id)}
 			do(&meta.AddToken{Hash: join.TokenHash, Expires: 1 << 62})
@@ -71,7 +72,7 @@ func remainingNode(t *testing.T) *stopped {
 func startError(t *testing.T, s *stopped) error {
 	t.Helper()
 	n := &node{cfg: Config{DataDir: string(s.dir)}, dir: s.dir, log: slog.New(slog.DiscardHandler)}
-	id, err := s.dir.load()
+	id, err := s.dir.load(format.Known)
 	if err != nil {
 		t.Fatal(err)
 	}

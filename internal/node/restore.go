@@ -212,7 +212,7 @@ func (rs *restorer) aimStaged(
 ) (before meta.ContentID, err error) {
 	if as == "" {
 		if ino, err := rs.db.Inode(meta.Ino(u.Origin.Ino)); err == nil {
-			push.Ino, push.Base = ino.Ino, meta.ContentIDFromBytes(u.Base)
+			push.Ino, push.Base = ino.Ino, meta.ContentIDFromBytes(u.Origin.Over)
 			return ino.Content, nil
 		}
 	}
@@ -285,8 +285,11 @@ func (rs *restorer) report(path string, tell func(admin.Progress)) (stop func())
 	telling.Go(func() {
 		for range ticks(ctx, restoreTells) {
 			for _, t := range rs.repl.Transfers() {
-				if t.Path == path && !t.CatchUp {
-					tell(slowest(t))
+				if t.Path != path || t.CatchUp {
+					continue
+				}
+				if p, some := slowest(t); some {
+					tell(p)
 				}
 			}
 		}
@@ -297,11 +300,13 @@ func (rs *restorer) report(path string, tell func(admin.Progress)) (stop func())
 	}
 }
 
-// slowest is how much the member that has the least has.
-func slowest(t replicate.TransferStatus) admin.Progress {
-	p := admin.Progress{Bytes: t.Stream, SizeBytes: t.Stream}
+// slowest is how much the member that has the least has. Nobody waits for members that are out; false if all are.
+func slowest(t replicate.TransferStatus) (p admin.Progress, some bool) {
+	p = admin.Progress{Bytes: t.Stream, SizeBytes: t.Stream}
 	for _, m := range t.Members {
-		p.Bytes = min(p.Bytes, m.Bytes)
+		if m.State != "out" {
+			p.Bytes, some = min(p.Bytes, m.Bytes), true
+		}
 	}
-	return p
+	return p, some
 }

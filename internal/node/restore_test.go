@@ -237,3 +237,23 @@ func TestRestoredAndReplaced(t *testing.T) {
 		}
 	}
 }
+
+// A restore shows how much the slowest has of the members that it waits for.
+func TestRestoreShowsWhomItWaitsFor(t *testing.T) {
+	for _, tc := range []struct {
+		members []replicate.MemberStatus
+		want    int64
+		some    bool
+	}{
+		{[]replicate.MemberStatus{{State: "receiving", Bytes: 7}, {State: "receiving", Bytes: 5}}, 5, true},
+		{[]replicate.MemberStatus{{State: "receiving", Bytes: 7}, {State: "out", Bytes: 5}}, 7, true},
+		{[]replicate.MemberStatus{{State: "stored", Bytes: 9}, {State: "out", Bytes: 5}}, 9, true},
+		{[]replicate.MemberStatus{{State: "out", Bytes: 5}}, 9, false},
+		{nil, 9, false},
+	} {
+		got, some := slowest(replicate.TransferStatus{Stream: 9, Members: tc.members})
+		if got.Bytes != tc.want || got.SizeBytes != 9 || some != tc.some {
+			t.Errorf("%+v: %+v, %v; want %d", tc.members, got, some, tc.want)
+		}
+	}
+}

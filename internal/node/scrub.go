@@ -22,8 +22,6 @@ const (
 	scrubStuck = time.Minute
 	// scrubStuckWhole is how long it waits while a content comes again as a whole, which it does not see grow.
 	scrubStuckWhole = 10 * time.Minute
-	// scrubPage is how many names of a directory are read at once.
-	scrubPage = 1000
 )
 
 // scrubber checks what this node holds when somebody asks for it. What it finds damaged is mended as always: it only
@@ -79,7 +77,7 @@ func (sb *scrubber) scrub(
 // scope lists the contents that a scrub of a path checks, in the order of their files: those of the store, and those
 // that are known to be damaged or lost.
 func (sb *scrubber) scope(ctx context.Context, path string) ([]meta.Content, error) {
-	wanted, err := sb.below(ctx, path)
+	wanted, err := scopeOf(sb.db, sb.paths, path)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +95,14 @@ func (sb *scrubber) scope(ctx context.Context, path string) ([]meta.Content, err
 		if err != nil {
 			return nil, err
 		}
-		if needed && wanted(c) {
+		if !needed {
+			continue
+		}
+		in, err := wanted.has(c)
+		if err != nil {
+			return nil, err
+		}
+		if in {
 			list = append(list, c)
 		}
 	}
@@ -122,60 +127,6 @@ func (sb *scrubber) needed(id meta.ContentID) (c meta.Content, needed bool, err 
 	}
 	members, err := sb.db.Members(c.Policy, c.Ino)
 	return c, slices.Contains(members, sb.self), err
-}
-
-// below tells which contents belong to what is at a path or below it.
-func (sb *scrubber) below(ctx context.Context, path string) (func(meta.Content) bool, error) {
-	if strings.Trim(path, "/") == "" {
-		return func(meta.Content) bool { return true }, nil
-	}
-	at, clean, err := sb.paths.lookup(path)
-	if err != nil {
-		return nil, err
-	}
-	switch at.Kind {
-	case meta.KindFile:
-		return func(c meta.Content) bool { return c.Ino == at.Ino }, nil
-	case meta.KindDir:
-	case meta.KindSymlink:
-		return nil, admin.Errorf(admin.CodeInvalid, "%s is a symbolic link: name the file or directory that it leads to",
-			clean)
-	default:
-		return nil, admin.Errorf(admin.CodeInvalid, "%s is no regular file and no directory", clean)
-	}
-	files, err := sb.filesBelow(ctx, at.Ino)
-	return func(c meta.Content) bool {
-		removed := c.State == meta.ContentRemoved && below(sb.paths.ofContent(c), clean)
-		return removed || files[c.Ino]
-	}, err
-}
-
-// filesBelow are the files in a directory and in those below it.
-func (sb *scrubber) filesBelow(ctx context.Context, dir meta.Ino) (map[meta.Ino]bool, error) {
-	files := map[meta.Ino]bool{}
-	for left := []meta.Ino{dir}; len(left) > 0; {
-		dir, left = left[len(left)-1], left[:len(left)-1]
-		for after := ""; ; {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			page, err := sb.db.ReadDir(dir, after, scrubPage, sb.paths.lease())
-			if err != nil && !errors.Is(err, meta.ErrNotFound) { // removed meanwhile
-				return nil, err
-			}
-			for _, d := range page {
-				if after = d.Name; d.Kind == meta.KindDir {
-					left = append(left, d.Ino)
-				} else {
-					files[d.Ino] = true
-				}
-			}
-			if len(page) < scrubPage {
-				break
-			}
-		}
-	}
-	return files, nil
 }
 
 // check reads contents and lists the damaged ones. tell hears how many bytes of all are done, and how many were found.

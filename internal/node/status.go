@@ -41,6 +41,7 @@ func (s *statusReport) status(context.Context) (admin.Status, error) {
 	st.ChangesRefused = s.cluster.changesRefused(log)
 	st.AppliedIndex, st.CommitIndex = s.db.Index(), log.Commit
 	st.Digest, st.DigestIndex = fmt.Sprintf("%x", digest), index
+	st.Format = s.db.Format()
 	st.Files, st.Bytes = s.db.StatFS()
 	st.RemovedKept, st.RemovedMost = meta.Removals{DB: s.db}.Count(), meta.RemovedMax
 	st.Transfers, st.Unresolved = s.transfers.list(), s.proposer.unresolved()

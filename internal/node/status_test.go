@@ -94,15 +94,18 @@ func TestLookupOfAPathThatRepeatsTheMountPoint(t *testing.T) {
 func TestCutOffNamesTheVotersThatAreMissing(t *testing.T) {
 	st := admin.Status{Node: 1, Nodes: []admin.Node{{ID: 1, Name: "a", Voter: true}, {ID: 2, Name: "b", Voter: true},
 		{ID: 3, Name: "c", Voter: true, Connected: true}, {ID: 4, Name: "d"}}}
-	if text := cutOffWarning(st); !strings.Contains(text, "no connection to b;") {
+	if text := cutOffWarning(st, nil); !strings.Contains(text, "no connection to b;") {
 		t.Error(text)
 	}
 	st.Nodes[1].Connected = true
-	if text := cutOffWarning(st); strings.Contains(text, "no connection") {
+	if text := cutOffWarning(st, nil); strings.Contains(text, "no connection") {
+		t.Error(text)
+	}
+	if text := cutOffWarning(st, []meta.NodeID{2, 3}); !strings.Contains(text, "refused by b, c: they know another data") {
 		t.Error(text)
 	}
 	st.Quorum = true
-	if text := cutOffWarning(st); strings.Contains(text, "no quorum") || !strings.Contains(text, notLetIn) {
+	if text := cutOffWarning(st, nil); strings.Contains(text, "no quorum") || !strings.Contains(text, notLetIn) {
 		t.Errorf("with a quorum it says: %s", text)
 	}
 }
@@ -126,6 +129,22 @@ func TestStatusSaysThatTheLeaderCantWrite(t *testing.T) {
 	for _, p := range []consensus.Progress{{LastSeen: now}, {ReadOnly: true, LastSeen: now.Add(-time.Minute)}} {
 		if why := refused(p); why != "" {
 			t.Errorf("of %+v it says %q", p, why)
+		}
+	}
+}
+
+// A node that takes over what a draining or evicted one held has neither joined nor returned.
+func TestWhoTakesOverIsOwedForThat(t *testing.T) {
+	for _, tc := range []struct {
+		owed meta.Owed
+		want string
+	}{
+		{meta.Owed{Reason: meta.OwedJoined}, "joined or returned later"},
+		{meta.Owed{Reason: meta.OwedJoined, Unplaced: true}, "takes over from another node"},
+		{meta.Owed{Reason: meta.OwedLost, Unplaced: true}, "lost or damaged there"},
+	} {
+		if got := owedWords(tc.owed); got != tc.want {
+			t.Errorf("%+v: %q, want %q", tc.owed, got, tc.want)
 		}
 	}
 }

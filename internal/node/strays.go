@@ -25,6 +25,9 @@ const (
 	strayTimeout = 10 * time.Second
 )
 
+// openForWriting is the reason of what a program is still writing.
+const openForWriting = "it is open for writing"
+
 // strays are the files of a node that were written and are not published.
 type strays struct {
 	Count int                 `json:"count"`
@@ -49,7 +52,7 @@ func (f *strayFiles) here() (strays, error) {
 	}
 	var out strays
 	for _, u := range list {
-		if u.Size == 0 && u.Base.IsZero() || fs.Unnamed(u.Origin.Ino) {
+		if u.IsVersion || u.Size == 0 && u.Base.IsZero() || fs.Unnamed(u.Origin.Ino) {
 			continue
 		}
 		if out.Count++; u.Open {
@@ -60,7 +63,7 @@ func (f *strayFiles) here() (strays, error) {
 		}
 		why := orDefault(u.Reason, "the daemon ended while the file was being written")
 		if u.Open {
-			why = "it is open for writing"
+			why = openForWriting
 		}
 		out.First = append(out.First, admin.Unpublished{ID: unpublishedID(u), Path: f.paths.ofStaged(u), SizeBytes: u.Size,
 			Modified: u.Modified, Reason: why})

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/consensus"
@@ -114,4 +116,27 @@ func (p *proposer) noteRefusal(err error) {
 func (p *proposer) wakeWaitersLocked() {
 	close(p.known)
 	p.known = make(chan struct{})
+}
+
+// opText is an operation in the words of status.
+func opText(op meta.Op) string {
+	switch op := op.(type) {
+	case *meta.Create:
+		return "creation of " + op.Name
+	case *meta.Reserve:
+		return "creation of " + op.Name
+	case *meta.Link:
+		return "link " + op.Name
+	case *meta.Unlink:
+		return "removal of " + op.Name
+	case *meta.Rmdir:
+		return "removal of " + op.Name
+	case *meta.Rename:
+		return "rename of " + op.OldName + " to " + op.NewName
+	case *meta.SetAttr:
+		return "change of attributes"
+	case *meta.Publish:
+		return "new version of " + cmp.Or(op.Hint, op.LinkName, "a file")
+	}
+	return strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", op), "*meta."))
 }

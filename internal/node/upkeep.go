@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
+	"github.com/rdmcfs/rdmcfs/meta"
 )
 
 const (
@@ -28,6 +29,12 @@ func scrub(ctx context.Context, store *content.Store, log *slog.Logger) {
 			continue
 		}
 		log.Info("scrub ended", "contents", report.Contents, "bytes", report.Bytes, "damaged", len(report.Damaged))
+	}
+}
+
+// keepSpace keeps space for the state until ctx ends, in case other programs fill the disk while nothing is applied.
+func keepSpace(ctx context.Context, db *meta.DB) {
+	for pause(ctx, db.KeepSpace()) {
 	}
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -16,6 +17,7 @@ type waits struct {
 	nodes    *nodeReport
 	holdings *holdings
 	lost     *lostLooks
+	damage   *damage
 }
 
 // waitPoll is how often a wait looks at what is owed.
@@ -39,7 +41,7 @@ func (ws *waits) wait(ctx context.Context, req admin.WaitRequest) (admin.WaitRes
 	tick := time.NewTicker(waitPoll)
 	defer tick.Stop()
 	for {
-		owed, lost, err := ws.stillOwed(req)
+		owed, lost, err := ws.outstanding(req)
 		if err != nil || len(owed) == 0 {
 			return admin.WaitResult{Done: err == nil, Lost: lost}, err
 		}
@@ -74,6 +76,46 @@ func (ws *waits) learn(ctx context.Context) error {
 	}
 }
 
+// outstanding lists the nodes that a wait waits for. If the log lists nothing, this node may know of damage that the
+// log does not know of. What the log has heard in the meantime is owed, or counted as lost.
+func (ws *waits) outstanding(req admin.WaitRequest) (out []admin.Node, lost int, err error) {
+	out, lost, err = ws.stillOwed(req)
+	if err != nil || len(out) > 0 || req.Path != "" || !asked(req.Nodes, uint32(ws.damage.self)) {
+		return out, lost, err
+	}
+	count, bytes, err := ws.damage.unreported()
+	if err == nil && count == 0 {
+		return ws.stillOwed(req)
+	}
+	nodes, lerr := ws.nodes.list(ws.raft.status())
+	for _, line := range nodes {
+		if line.ID == uint32(ws.damage.self) {
+			out = append(out, damagedToo(line, count, bytes))
+		}
+	}
+	return out, lost, errors.Join(err, lerr)
+}
+
+// damagedToo is the line of this node with damage of which the log does not know.
+func damagedToo(line admin.Node, count int, bytes int64) admin.Node {
+	line.OwedCount, line.OwedBytes = line.OwedCount+count, line.OwedBytes+bytes
+	line.OwedReason = orDefault(line.OwedReason, meta.OwedLost.String())
+	return line
+}
+
+// lacks is the line of a node that lacks one file, and is not owed it: this node knows of damage that the log does not
+// know of, or the file rides in the log, which the node has not read that far.
+func (ws *waits) lacks(line admin.Node, bytes int64) admin.Node {
+	if line.ID == uint32(ws.damage.self) {
+		return damagedToo(line, 1, bytes)
+	}
+	line.OwedCount, line.OwedBytes, line.OwedReason = 1, bytes, meta.OwedUnreachable.String()
+	if line.State != "up" {
+		line.OwedReason = meta.OwedDown.String()
+	}
+	return line
+}
+
 // stillOwed lists the nodes that a wait waits for, and counts what no node has any more.
 func (ws *waits) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, err error) {
 	nodes, err := ws.nodes.list(ws.raft.status())
@@ -84,13 +126,14 @@ func (ws *waits) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, e
 	if err != nil {
 		return nil, 0, err
 	}
-	lacking := func(admin.Node) bool { return true }
+	lacking, size := func(admin.Node) bool { return true }, int64(0)
 	if req.Path != "" {
 		w, err := ws.holdings.where(ws.ctx, admin.WhereRequest{Path: req.Path})
 		if err != nil {
 			return nil, 0, err
 		}
 		lacks := map[uint32]bool{}
+		size = w.SizeBytes
 		for _, h := range w.Holders {
 			lacks[h.Node] = !h.Holds
 		}
@@ -107,6 +150,9 @@ func (ws *waits) stillOwed(req admin.WaitRequest) (out []admin.Node, lost int, e
 				}
 				continue
 			}
+		}
+		if req.Path != "" && line.OwedCount == 0 {
+			line = ws.lacks(line, size)
 		}
 		out = append(out, line)
 	}

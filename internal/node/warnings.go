@@ -39,10 +39,15 @@ func (w *warnings) list(st admin.Status) ([]string, error) {
 		out = append(out, *text)
 	}
 	if st.State == "cut-off" && w.raft.status().Diverged == "" {
-		out = append(out, cutOffWarning(st))
+		out = append(out, cutOffWarning(st, numbers(w.raft.status().RefusedBy)))
 	}
 	if st.Space.State != "ok" {
 		out = append(out, "the disk of the data directory has hardly any bytes or inodes left: free some space")
+	}
+	for _, line := range st.Nodes {
+		if line.NoRoom != "" {
+			out = append(out, noRoomText(line.Name, line.NoRoom))
+		}
 	}
 	for _, d := range st.Damaged {
 		out = append(out, damageWarning(d))
@@ -86,12 +91,19 @@ func (w *warnings) nowhere() string {
 		count, strings.Join(names, "; "))
 }
 
-// cutOffWarning says what a node without a quorum, or that is not let in, can still do, and which voters it does not
-// reach.
-func cutOffWarning(st admin.Status) string {
+// cutOffWarning says what a node without a quorum, or that is not let in, can still do, which voters it does not reach,
+// and which nodes know another data directory in its place.
+func cutOffWarning(st admin.Status, refusedBy []meta.NodeID) string {
 	if st.Quorum {
 		return "cut off: " + notLetIn + "; reads show what this node knew last, changes fail: it asks again by itself, " +
 			"and its log says why it waits"
+	}
+	if len(refusedBy) > 0 {
+		var names []string
+		for _, id := range refusedBy {
+			names = append(names, nameOf(st, id))
+		}
+		return fmt.Sprintf("cut off: refused by %s: %v", strings.Join(names, ", "), errOtherStore)
 	}
 	var missing []string
 	for _, line := range st.Nodes {

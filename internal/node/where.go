@@ -16,6 +16,7 @@ type holdings struct {
 	paths    *paths
 	policies *policies
 	nodes    *nodeReport
+	damage   *damage
 }
 
 // where returns the nodes that hold a file's current version.
@@ -75,11 +76,16 @@ func (hs *holdings) holder(m meta.NodeID, c meta.ContentID) (admin.Holder, error
 	if c.IsZero() {
 		return h, nil // nothing to hold
 	}
+	damaged := m == hs.damage.self && hs.damage.has(c) // the log may not know yet: this is looked at first
 	holds, err := hs.db.Holds(m, c)
 	if err != nil {
 		return h, err
 	}
-	if h.Holds = holds; holds {
+	if h.Holds = holds && !damaged; h.Holds {
+		return h, nil
+	}
+	if holds {
+		h.Reason = meta.OwedLost.String()
 		return h, nil
 	}
 	content, err := hs.db.Content(c)

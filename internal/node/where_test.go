@@ -15,7 +15,7 @@ func TestWhere(t *testing.T) {
 	ps, c, _, _ := treeOfPaths(t)
 	m, db := membersOf(t, c), c.DB.(*meta.DB)
 	hs := &holdings{db: db, members: m, paths: ps, policies: &policies{db: db, members: m, paths: ps},
-		nodes: &nodeReport{db: db}}
+		nodes: &nodeReport{db: db, room: hasRoom}, damage: &damage{}}
 	out, err := hs.where(t.Context(), admin.WhereRequest{Path: "d/f"})
 	if err != nil || out.Path != "/d/f" || len(out.Holders) != 1 || !out.Holders[0].Holds || out.SizeBytes != 5 {
 		t.Errorf("%+v, %v", out, err)
@@ -37,7 +37,7 @@ func TestHolderHasTheReasonOfItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := c.DB.(*meta.DB)
-	hs := &holdings{db: db, members: m, nodes: &nodeReport{db: db}}
+	hs := &holdings{db: db, members: m, nodes: &nodeReport{db: db, room: hasRoom}, damage: &damage{}}
 	contents := map[meta.OwedReason]meta.ContentID{}
 	for i, why := range []meta.OwedReason{meta.OwedFull, meta.OwedUnreachable} {
 		ino := c.Do(1, &meta.Create{Parent: meta.RootIno, Name: string(rune('a' + i)), Kind: meta.KindFile}).Ino

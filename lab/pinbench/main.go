@@ -12,8 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
 	"github.com/rdmcfs/rdmcfs/internal/exitcode"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 	"github.com/rdmcfs/rdmcfs/internal/units"
 	"github.com/rdmcfs/rdmcfs/lab/pin"
 )

@@ -6,7 +6,9 @@
 package metatest
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -65,7 +67,25 @@ func Resume(tb testing.TB, db meta.StateMachine, n int) *Cluster {
 }
 
 func newCluster(tb testing.TB, db meta.StateMachine) *Cluster {
+	tb.Cleanup(func() { Consistent(tb, db) })
 	return &Cluster{tb: tb, DB: db, now: 1_700_000_000_000_000_000, seq: map[meta.Lease]uint64{}}
+}
+
+// Consistent fails a test whose state does not fit together. A cluster ends with it. A state that was closed, or that a
+// test has damaged and that nobody reads any more, is not looked at.
+func Consistent(tb testing.TB, state meta.StateMachine) {
+	tb.Helper()
+	db, is := state.(*meta.DB)
+	if !is || db.Distrusted() != nil {
+		return
+	}
+	_, err := meta.Checks{DB: db}.Run(context.Background(), func(f meta.Fault) error {
+		tb.Errorf("the state does not fit together: %+v", f)
+		return nil
+	}, func(uint64) {})
+	if err != nil && !errors.Is(err, meta.ErrClosed) {
+		tb.Errorf("check the state: %v", err)
+	}
 }
 
 // Join adds a node of a name and returns its number.

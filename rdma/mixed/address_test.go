@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/rdma"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // verbsBytes is the size of an address of rdma/verbs; that of rdma/tcp has 49 bytes and the dial address.

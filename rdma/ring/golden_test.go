@@ -3,7 +3,7 @@ package ring
 import (
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 // Peers send these bytes.

@@ -219,7 +219,7 @@ func (c *Choice) calls(of Conditions) bool {
 		return false
 	}
 	copies := uint64(of.Members - 1)
-	if copies*of.Size > of.Queued+of.Size+callExtra {
+	if of.Saved() > 0 {
 		c.because("not by calls: %d copies of %d bytes are more on the root's link than one, %d KiB before it, and the "+
 			"%d KiB that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
 		return false
@@ -228,6 +228,13 @@ func (c *Choice) calls(of Conditions) bool {
 	c.because("calls: %d copies of %d bytes are no more on the root's link than one, %d KiB before it, and the %d KiB "+
 		"that a session of the group is worth", copies, of.Size, of.Queued>>10, callExtra>>10)
 	return true
+}
+
+// Saved is how many bytes fewer are on the root's link if the message goes by the group and not by calls, with what is
+// queued on the group and what a session of it costs; below 0: how many more.
+func (of Conditions) Saved() int64 {
+	copies := int64(of.Members - 1)
+	return (copies-1)*int64(of.Size) - int64(of.Queued) - callExtra
 }
 
 // small sends the message as a small one if the group can and the message fits.

@@ -21,6 +21,7 @@ func (s *Root) watched(now time.Time) {
 	}
 	for _, m := range s.members {
 		m.heard, m.moved, m.whole = m.heard.Add(lost), m.moved.Add(lost), m.whole.Add(lost)
+		m.excused = m.excused.Add(lost)
 		if !m.done.IsZero() {
 			m.done = m.done.Add(lost)
 		}
@@ -120,6 +121,7 @@ func (s *Root) silentMembers(now time.Time) (list []Suspect) {
 // stalledMembers returns the members that make no progress while others do, or, when none does, are the furthest
 // behind.
 func (s *Root) stalledMembers(now time.Time) (list []Suspect) {
+	s.excuse(now)
 	for _, m := range s.members {
 		if !m.live() || !s.blamable(now, m) {
 			continue
@@ -129,10 +131,25 @@ func (s *Root) stalledMembers(now time.Time) (list []Suspect) {
 	return list
 }
 
+// excuse notes which members get nothing because their group sends what they have: as long as nobody has got more since
+// their last block than they had before.
+func (s *Root) excuse(now time.Time) {
+	if !s.anyMoved(now) {
+		return
+	}
+	for _, m := range s.members {
+		if m.had == 0 {
+			continue
+		}
+		if p := s.partOf(m.node); p != nil && p.front-m.front <= m.had {
+			m.excused = now
+		}
+	}
+}
+
 func (s *Root) blamable(now time.Time, m *record) bool {
-	idle := now.Sub(m.moved)
 	if m.phase == MemberChecking {
-		return s.hashKnown && s.own == OwnStored && idle >= s.checkingLimit() && s.members.othersDone(m)
+		return s.hashKnown && s.own == OwnStored && now.Sub(m.moved) >= s.checkingLimit() && s.members.othersDone(m)
 	}
 	if s.members.waitsForSilent(now, m, s.lim.PollWait) {
 		return false
@@ -145,6 +162,7 @@ func (s *Root) blamable(now time.Time, m *record) bool {
 	if now.Sub(s.moved) >= patience {
 		patience *= 2 // nobody moves
 	}
+	idle := min(now.Sub(m.moved), now.Sub(m.excused))
 	return known && idle >= patience && s.members.furthestBehind(m)
 }
 

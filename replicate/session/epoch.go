@@ -16,8 +16,8 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 		if !m.live() {
 			continue
 		}
-		m.phase, m.asked, m.polled, m.moved, m.heard, m.bytes = MemberAsked, false, false, now, now, 0
-		m.steps, m.done, m.waits = 0, time.Time{}, waits{}
+		m.phase, m.asked, m.polled, m.moved, m.heard, m.had, m.bytes = MemberAsked, false, false, now, now, 0, 0
+		m.steps, m.done, m.front, m.excused, m.waits = 0, time.Time{}, 0, time.Time{}, waits{}
 		acts = append(acts, Announce{m.node, s.epoch})
 	}
 	return acts
@@ -34,7 +34,11 @@ func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 			haves = append(haves, m.have)
 		}
 		blocks := blockset.MissingIn(uint64(s.blocks), haves)
-		s.parts = append(s.parts, sendPart{members: members, bytes: int64(blocks.Count()) * BlockBytes, up: true})
+		bytes := int64(blocks.Count()) * BlockBytes
+		for k, n := range members {
+			s.members.find(n).had = bytes - int64(s.blocks-int(haves[k].Count()))*BlockBytes
+		}
+		s.parts = append(s.parts, sendPart{members: members, bytes: bytes, up: true})
 		s.phase = RootSending
 		acts = append(acts, Send{s.epoch, i, slices.Clone(members), haves, blocks})
 	}
@@ -45,6 +49,7 @@ func (s *Root) beginSending(now time.Time, acts []RootAction) []RootAction {
 type sendPart struct {
 	members []id.Node
 	bytes   int64     // to be sent
+	front   int64     // the most that one of its members has got
 	up      bool      // it was asked for and has not ended
 	flowing bool      // it is set up: a member that makes no progress now may be to blame
 	began   time.Time // since when

@@ -25,7 +25,8 @@ func (r roster) group(p *sendPart) slow.Group {
 		m := r.find(n)
 		g.Members[k] = slow.Member{
 			Node: n, Ready: m.phase == MemberReady, Out: m.phase == MemberOut,
-			Bytes: m.bytes, Steps: m.steps, Moved: m.moved, Done: m.done, Sending: m.waits.sending, Waiting: m.waits.waiting,
+			Bytes: m.had + m.bytes, Steps: m.steps, Moved: m.moved, Done: m.done,
+			Sending: m.waits.sending, Waiting: m.waits.waiting,
 		}
 	}
 	return g

@@ -121,7 +121,7 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 				}
 				x.sent[n]++
 			}
-			told := min(int64(g.bytes), int64(len(g.list))*BlockBytes)
+			told := x.got(g, n)
 			busy := elapsed + time.Hour // in all, with this member
 			ev := Progressed{Node: n, Epoch: g.Epoch, Bytes: told / max(x.step, 1) * max(x.step, 1), Sending: busy}
 			if x.slowDisk {
@@ -135,6 +135,17 @@ func (x *paceSim) move(d time.Duration, elapsed time.Duration) {
 			x.queue = append(x.queue, GroupDone{g.Epoch, g.Part})
 		}
 	}
+}
+
+// got is how many bytes a group has brought a member. A block that the member had counts for nothing.
+func (x *paceSim) got(g *paceGroup, n id.Node) (bytes int64) {
+	had := g.Have[slices.Index(g.Members, n)]
+	for i, b := range g.list {
+		if !had.Has(uint64(b)) {
+			bytes += max(0, min(BlockBytes, int64(g.bytes)-int64(i)*BlockBytes))
+		}
+	}
+	return bytes
 }
 
 func (x *paceSim) run(limit time.Duration) time.Duration {
@@ -335,4 +346,17 @@ func (x *paceSim) setStep(bytes int64) {
 	x.step, x.s.lim.Slow.Step = bytes, bytes
 	x.s.judge = slow.NewJudge(x.s.lim.Slow, 0)
 	x.s.lim.Stalled += time.Duration(bytes) * time.Second / (256 << 10) // as Tuning has it
+}
+
+// A session begins again with members of which each has blocks that others lack. While a group sends a member what it
+// has, it gets nothing, and is not to blame.
+func TestMembersThatLackDifferentBlocksAreNotBlamed(t *testing.T) {
+	x := newPaceSim(t, 400, 1, 1, 1)
+	for n, first := range map[id.Node]int{2: 0, 3: 100, 4: 50} {
+		for b := range 100 {
+			x.have[n].Set(uint64(first + b))
+		}
+	}
+	x.run(5 * time.Minute)
+	x.wantOut()
 }

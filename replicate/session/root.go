@@ -259,6 +259,10 @@ func (s *Root) stepped(now time.Time, m *record) {
 		m.steps++
 	}
 	m.moved, s.moved, s.gained = now, now, now
+	if p := s.partOf(m.node); p != nil {
+		p.front = max(p.front, m.bytes)
+		m.front = p.front
+	}
 }
 
 func (s *Root) onProgress(now time.Time, e Progressed) {
@@ -304,7 +308,7 @@ func (s *Root) onGroupDone(now time.Time, e GroupDone) []RootAction {
 	s.moved = now
 	for _, n := range p.members {
 		m := s.members.find(n)
-		m.bytes, m.done = max(m.bytes, p.bytes), now
+		m.bytes, m.done = max(m.bytes, p.bytes-m.had), now
 		if m.live() {
 			m.held, m.moved = s.blocks, now
 			m.phase, m.whole = MemberChecking, now

@@ -307,6 +307,37 @@ func TestStalledMemberIsEjectedOnlyIfFurthestBehind(t *testing.T) {
 	}
 }
 
+// Until another member has got what one had before, the group sends that one nothing new. After that it may stand still
+// as long as any other.
+func TestMemberThatHadBlocksIsBlamedOnlyForWhatItLacks(t *testing.T) {
+	for _, stalls := range []bool{false, true} {
+		s, now := newTestSession(2, 20)
+		s.Step(now, ready(2, 0, 20))
+		had := ready(3, 0, 20)
+		for b := range 10 {
+			had.Have.Set(uint64(b))
+		}
+		s.Step(now, had)
+		s.Step(now, Flowing{Epoch: 0})
+		for i := 1; i < 16; i++ { // a block a second
+			now = now.Add(time.Second)
+			s.Step(now, Polled{2, Standing{Status: StatusReceiving, Held: uint32(i)}})
+			s.Step(now, Polled{3, Standing{Status: StatusReceiving, Held: 10}})
+			s.Step(now, Progressed{Node: 2, Bytes: int64(i) * BlockBytes})
+			s.Step(now, Tick{}) // a block comes a little later to the member behind
+			if got := i - 10; got > 0 && !stalls {
+				s.Step(now, Progressed{Node: 3, Bytes: int64(got) * BlockBytes})
+			}
+			if out := s.members.find(3).phase == MemberOut; out && !stalls || i <= 10 && out {
+				t.Fatalf("out after %d blocks: %s", i, s.members.find(3).text)
+			}
+		}
+		if out := s.members.find(3).phase == MemberOut; out != stalls {
+			t.Errorf("stalls: %v, out: %v", stalls, out)
+		}
+	}
+}
+
 // Relaying couples the members: a member that waits for blocks of one that was cut off is not taken for slow.
 func TestMemberBehindASilentOneIsNotBlamed(t *testing.T) {
 	s, now := newTestSession(2, 10)

@@ -31,8 +31,9 @@ type (
 		Epoch uint32
 		Text  string
 	}
-	// Progressed reports how many bytes of this epoch's blocks a member has stored, as the group knows, and what the
-	// root's own sends to it have waited for, in all: a block on its way, or with none on its way room there.
+	// Progressed reports how many bytes a member has stored in this epoch, as the group knows, without what it had
+	// before; and what the root's own sends to it have waited for, in all: a block on its way, or with none on its way
+	// room there.
 	Progressed struct {
 		Node             id.Node
 		Epoch            uint32

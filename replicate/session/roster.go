@@ -15,11 +15,14 @@ type record struct {
 	phase   MemberState
 	have    *blockset.Bitmap // as of the announcement of this epoch
 	held    int              // blocks held, as last reported
-	bytes   int64            // of this epoch's blocks that it has stored, as the group knows: finer than held
+	had     int64            // bytes of what its group sends that it had before
+	bytes   int64            // that it has stored in this epoch, as the group knows: finer than held
 	done    time.Time        // when its group brought everything, in this epoch
 	waits   waits            // of the root's sends to it, in this epoch
 	steps   int              // in which it got blocks in this epoch, as far as the root saw them one by one
 	moved   time.Time
+	front   int64         // the most that a member of its group had got when this one last got blocks
+	excused time.Time     // when the group might last have been sending only what this one has
 	whole   time.Time     // when it was found to have every block, in this epoch
 	checked time.Duration // what it took from then to its vote
 	heard   time.Time

@@ -1,5 +1,5 @@
 // Package slow judges which members of a session are slow. It is a pure core: times and counts come in, verdicts go
-// out. It reads no clock, takes no lock and waits for nothing; internal/tidy checks that. Its callers take the locks.
+// out. It reads no clock, takes no lock and waits for nothing; test/tidy checks that. Its callers take the locks.
 //
 // A member is compared with the others by the bytes that each has moved, never with a time alone: a loaded machine or a
 // slow network slows all of them down, and no member is left out for that. Times only bound how long a measurement

@@ -66,7 +66,7 @@ type Member struct {
 	Node  id.Node
 	Ready bool      // it still receives
 	Out   bool      // it was left out
-	Bytes int64     // of the epoch's blocks that it has stored
+	Bytes int64     // of what the group sends that it has
 	Steps int       // in which they came, as far as they were seen one by one
 	Moved time.Time // the last step
 	Done  time.Time // when its group brought everything, in this epoch; zero before

@@ -77,6 +77,12 @@ func (w *Puts) UnderWay(open map[id.Node]bool) bool {
 	return false
 }
 
+// Arrived reports whether a member's machine has acknowledged all bytes for it.
+func (w *Puts) Arrived(n id.Node) bool {
+	l := w.lanes[n]
+	return l != nil && l.going && l.now == 0
+}
+
 // Slow says why a member is slow: the rest of its bytes takes part times as long, at its pace, as the median of the
 // votes took, and longer than floor. open are the members whose votes are missing, this one among them. confined is for
 // how long puts were under way to no others; only that time counts, and all bytes count, also bytes that are sent

@@ -108,6 +108,16 @@ func TestJoinRefused(t *testing.T) {
 	})
 	refused(t, two, exitcode.Denied, "expired", joinArgs(two, one, short)...)
 	refused(t, two, exitcode.NotFound, "rdmcfs join", "daemon") // nothing was made
+	refused(t, two, exitcode.Exists, one.Name()+" is at "+one.Addr, append(joinArgs(two, one, good), "--advertise",
+		one.Addr)...)
+	if _, err := os.Stat(two.Data); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a refused join leaves %s: %v", two.Data, err)
+	}
+	must(t, os.Mkdir(two.Data, 0o700))
+	refused(t, two, exitcode.Denied, "make one with 'rdmcfs token'", joinArgs(two, one, unknown)...)
+	if left, err := os.ReadDir(two.Data); err != nil || len(left) > 0 {
+		t.Errorf("a refused join leaves %v in an empty directory: %v", left, err)
+	}
 
 	two.MustCLI(joinArgs(two, one, good)...)
 	refused(t, three, exitcode.Denied, "has been used", joinArgs(three, one, good)...)

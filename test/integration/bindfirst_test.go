@@ -11,7 +11,8 @@ import (
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 
-// G9: init and join take their port before they write or ask anything, and no node lives on a mount of rdmcfs.
+// G9: init and join take their port, and try RDMA that is demanded, before they write or ask anything. No node lives on
+// a mount of rdmcfs.
 func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Manual: true})
@@ -53,6 +54,20 @@ func TestNothingIsMadeForANodeThatCannotServe(t *testing.T) {
 	refusedAt(busy, exitcode.Usage, "this machine does not have that address", "init", "--http", "192.0.2.1:7480",
 		"--listen", beside)
 	isAbsent(t, busy)
+
+	started := func(more ...string) []string {
+		return append([]string{"join", one.Addr, "--token", token, "--name", two.Name(), "--listen", two.Addr}, more...)
+	}
+	refused(t, two, exitcode.Usage, "at least 8.00 MiB", started("--registered-memory=1")...)
+	refused(t, two, exitcode.Usage, "want an address such as", started("--rdma-gid=no-gid")...)
+	refused(t, two, exitcode.Problem, "no RDMA, which was asked for", started("--fabric=verbs",
+		"--rdma-device=no-device")...)
+	refused(t, two, exitcode.Denied, "malformed join token", "join", one.Addr, "--token", token+"x", "--listen", two.Addr)
+	refused(t, two, exitcode.Usage, "want HOST:PORT", "join", host, "--token", token, "--listen", two.Addr)
+	isAbsent(t, two.Data)
+	if got := len(one.Status().Nodes); got != 1 {
+		t.Errorf("the cluster has %d nodes after joins that were refused, want 1", got)
+	}
 
 	two.MustCLI(join(two.Addr)...) // the token is as good as new
 	two.Start()

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -370,6 +371,43 @@ func rejoin(t *testing.T, c *cluster.Cluster, seed, lost *cluster.Node) {
 	token := newToken(t, seed, "--replace", lost.Name())
 	lost.MustCLI(joinArgs(lost, seed, token, "--replace")...)
 	lost.Start()
+	c.AwaitUp(c.Nodes...)
+}
+
+// The old data directory of a node that was replaced is started. Its status says why it stays cut off.
+func TestOldDirectoryOfAReplacedNode(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3})
+	one, two := c.Nodes[0], c.Nodes[1]
+	old, young := filepath.Join(c.Dir, "old"), filepath.Join(c.Dir, "young")
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	two.Stop()
+	move(two.Data, old)
+	rejoin(t, c, one, two)
+	two.Stop()
+	move(two.Data, young)
+	move(old, two.Data)
+	two.Launch()
+	c.Await(60*time.Second, "the old directory says why it is cut off", func() (bool, string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		st, err := two.Admin().Status(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		says := strings.Join(st.Warnings, "\n")
+		return st.State == "cut-off" && strings.Contains(says, "refused by") &&
+			strings.Contains(says, "another data directory"), st.State + ": " + says
+	})
+	two.Kill()
+	move(two.Data, old)
+	move(young, two.Data)
+	two.Start()
 	c.AwaitUp(c.Nodes...)
 }
 

@@ -2,9 +2,11 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,7 @@ func TestDrainAndEvict(t *testing.T) {
 
 	refused(t, stays, exitcode.Needed, mine[0], "evict", leaves.Name())
 	d.readable(t, stays, lost)
+	d.isNoted(lost, stays, "evict "+leaves.Name(), false)
 
 	leaves.Kill() // so that the drain can't end yet
 	d.AwaitState(60*time.Second, stays, leaves, "down")
@@ -57,6 +60,20 @@ func TestDrainAndEvict(t *testing.T) {
 	d.readable(t, stays, lost)
 
 	d.giveUp(t, stays, lost)
+	d.isNoted(stays, stays, "evict "+leaves.Name(), true)
+}
+
+// isNoted waits until the audit trail, read on a node, has a command that was typed on another, and how it ended.
+func (d *drainage) isNoted(reader, typed *cluster.Node, words string, done bool) {
+	d.Await(10*time.Second, "the audit trail has "+words, func() (bool, string) {
+		out := reader.MustCLI("audit", "--json")
+		var rows []admin.AuditRow
+		err := json.Unmarshal([]byte(out), &rows)
+		return err == nil && slices.ContainsFunc(rows, func(r admin.AuditRow) bool {
+			return r.NodeName == typed.Name() && strings.HasPrefix(r.Command, "rdmcfs ") &&
+				strings.Contains(r.Command, words) && r.UID != nil && *r.UID == 0 && r.Ended && (r.Error == "") == done
+		}), out
+	})
 }
 
 // drainage is a cluster with a directory whose files have one copy, and what was written there.

@@ -202,6 +202,7 @@ func mustSay(t *testing.T, what, text string, words ...string) {
 
 // The build without verbs is static: it needs nothing of the machine but /proc, /dev/fuse and /dev/null.
 func TestStaticBuildInAnEmptyRoot(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "rdmcfs")
 	build := exec.Command("go", "build", "-trimpath", "-tags", "nordma", "-o", program, "./cmd/rdmcfs")
 	build.Dir, build.Env = cluster.Root(t), append(os.Environ(), "CGO_ENABLED=0")
@@ -227,6 +228,7 @@ func TestStaticBuildInAnEmptyRoot(t *testing.T) {
 
 // The usual build starts where libibverbs is not installed, says so, and uses TCP.
 func TestDefaultBuildWithoutLibibverbs(t *testing.T) {
+	t.Parallel()
 	program := cluster.Binary(t)
 	if _, libraries := needs(t, program); len(libraries) == 0 {
 		t.Fatal("the program is static: it can load no library at run time")

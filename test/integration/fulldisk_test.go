@@ -296,3 +296,55 @@ func shows(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
+
+// Files of one copy go past a full disk, and a node drains towards full disks: the command, status and the logs name
+// them. With room again the drain ends.
+func TestFullDisksAreNamed(t *testing.T) {
+	t.Parallel()
+	c := startOnDisks(t, 3, "")
+	writer, second, third := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+	must(t, os.Mkdir(writer.Path("one"), 0o755))
+	writer.MustCLI("policy", writer.Path("one"), "--copies", "1")
+	fillDisk(t, second, 0)
+	src := filepath.Join(c.Dir, "src")
+	cluster.Random(t, src, 3<<20, 1)
+	for i := range 12 {
+		run(t, "cp", src, writer.Path(fmt.Sprint("one/f", i)))
+	}
+	owed := nodeOf(t, writer.Status(), second)
+	if owed.OwedCount == 0 || !strings.Contains(owed.OwedReason, "disk full: it refused a content of 3") {
+		t.Errorf("%s is owed %d contents: %s", second.Name(), owed.OwedCount, owed.OwedReason)
+	}
+	fillDisk(t, third, 0)
+	named := func(text string) bool {
+		return strings.Contains(text, second.Name()+" has no room: it refused ") &&
+			strings.Contains(text, third.Name()+" has no room: it refused ")
+	}
+	drain := second.Command(cluster.Binary(t), "drain", writer.Name(), "--data", second.Data)
+	says, err := os.Create(filepath.Join(c.Dir, "drain"))
+	must(t, err)
+	defer says.Close()
+	drain.Stderr = says
+	must(t, drain.Start())
+	said := func() string {
+		b, err := os.ReadFile(says.Name())
+		must(t, err)
+		return string(b)
+	}
+	c.Await(60*time.Second, "the full nodes are named", func() (bool, string) {
+		return named(said()) && named(second.MustCLI("status")), said()
+	})
+	for _, n := range c.Nodes {
+		if !strings.Contains(n.Log(), "a node has no room for a content") {
+			t.Errorf("the log of %s does not name them", n.Name())
+		}
+	}
+	freeDisk(t, second)
+	freeDisk(t, third)
+	if err := drain.Wait(); err != nil {
+		t.Errorf("the drain ends with %v: %s", err, said())
+	}
+	for i := range 12 {
+		sameEverywhere(t, c, src, fmt.Sprint("one/f", i))
+	}
+}

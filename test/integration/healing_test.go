@@ -21,6 +21,7 @@ const (
 // was stopped there. Each time it gets what it lacks at once, at the pace of its link, however often that failed
 // before; and it is not called slow.
 func TestReturningNodeIsHealedAtThePaceOfItsLink(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Rate: healRate})
 	writer, back := c.Nodes[0], c.Nodes[2]
 	small, large := filepath.Join(c.Dir, "small"), filepath.Join(c.Dir, "large")

@@ -25,6 +25,7 @@ const residentMax = 512 << 20
 
 // A file of three times the daemon's memory copies in, and no daemon grows.
 func TestFileLargerThanMemory(t *testing.T) {
+	t.Parallel()
 	limit := size(int64(384<<20), int64(1<<30))
 	c := start(t, cluster.Options{Nodes: 3, MemoryMax: limit})
 	src := filepath.Join(c.Dir, "large")

@@ -2,8 +2,8 @@
 //
 // The sizes are those of `make test`; -long takes the full ones of docs/TESTING.md.
 //
-// A test that bounds times, counts bytes or measures memory has the machine to itself. The others call t.Parallel:
-// they wait for processes, links and timers most of the time, and bound only how long they wait for what has to come.
+// A test that bounds times closely, or counts bytes, runs alone. The others call t.Parallel: they wait for processes,
+// links and timers most of the time, and bound only how long they wait for what has to come.
 package integration
 
 import (

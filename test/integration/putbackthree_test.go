@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -95,6 +96,9 @@ func TestSoundVoterOfThreeKeepsItsState(t *testing.T) {
 	f := newForked(t, true)
 	f.put.Launch()
 	f.away.Start()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	f.put.AwaitMounted(ctx) // its state is asked for below
 	f.Await(time.Minute, "changes without the first voter", func() (bool, string) {
 		err := os.WriteFile(f.away.Path("third0"), []byte("third0"), 0o644)
 		return err == nil, fmt.Sprint(err)

@@ -77,11 +77,11 @@ func (s *shorter) newFileByName(t *testing.T, name string) [][]byte {
 
 // writtenAnew: the same, but a shell's > cuts the file, to nothing, and writes it again.
 func (s *shorter) writtenAnew(t *testing.T, name string) [][]byte {
-	path, fresh := s.c.Nodes[0].Path(name), []byte("anew")
+	path, fresh := s.c.Nodes[0].Path(name), []byte("next")
 	others := s.begin(t)
 	cp := startCopy(t, s.src, path)
 	s.awaitMiddle(t, name, others)
-	ended(t, "write anew", background(func() error { return os.WriteFile(path, fresh, 0o644) }))
+	ended(t, "write again", background(func() error { return os.WriteFile(path, fresh, 0o644) }))
 	s.succeed(t, append(others, cp)...)
 	return [][]byte{s.data, {}, fresh}
 }

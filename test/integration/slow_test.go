@@ -13,6 +13,7 @@ import (
 // G2, G6: one link has a twentieth of the rate of the others. cp does not wait for it: the node is owed the file,
 // status and the log say why, and it gets the file afterwards.
 func TestOneSlowLinkDoesNotHoldTheOthers(t *testing.T) {
+	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 4, Rate: "100mbit"})
 	writer, slow := c.Nodes[0], c.Nodes[2]
 	c.Net().Shape(slow.Index, "5mbit")

@@ -86,6 +86,7 @@ func runStorm(t *testing.T, damage bool) {
 	}
 	s.end()
 	s.verify()
+	s.fsck()
 	s.endNodes()
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -312,8 +313,8 @@ type mending struct {
 func (s *storm) heal(k strike, nodes ...int) {
 	how, links := s.beside(k, nodes)
 	began, received := time.Now(), s.received(links...)
-	target := s.committed(nodes...)
-	var m mending
+	target := s.committed()
+	m := mending{was: []string{fmt.Sprintf("%.1f s after its end: the first look begins", time.Since(began).Seconds())}}
 	last, since := "", began
 	for !s.healed(&m, began, target, k.calm, nodes...) {
 		if m.what != last {
@@ -374,21 +375,54 @@ func (s *storm) figure(k strike, m *mending, how string, took time.Duration, rec
 }
 
 // committed is the highest index that any member knows to be committed.
-func (s *storm) committed(but ...int) (index uint64) {
-	for _, n := range s.all() {
-		if st, err := statusOf(n); err == nil {
-			index = max(index, st.CommitIndex)
+func (s *storm) committed() (index uint64) {
+	for _, l := range s.looks() {
+		if l.err == nil {
+			index = max(index, l.st.CommitIndex)
 		}
 	}
 	return index
+}
+
+// slowLook is how long a status may take before it is said of a fault that healed late.
+const slowLook = 500 * time.Millisecond
+
+// look is what a member says.
+type look struct {
+	seer *cluster.Node
+	st   admin.Status
+	err  error
+	took time.Duration
+}
+
+// looks asks all members at once: one that waits for its disk delays what the others say no further.
+func (s *storm) looks() []look {
+	var out []look
+	for _, n := range s.all() {
+		out = append(out, look{seer: n})
+	}
+	var asked sync.WaitGroup
+	for i := range out {
+		asked.Go(func() {
+			began := time.Now()
+			out[i].st, out[i].err = statusOf(out[i].seer)
+			out[i].took = time.Since(began)
+		})
+	}
+	asked.Wait()
+	return out
 }
 
 // healed looks once.
 func (s *storm) healed(m *mending, began time.Time, target uint64, calm bool, nodes ...int) bool {
 	up, owed, m2, unseen := true, int64(0), "", ""
 	lacks := func(format string, args ...any) { m2 = fmt.Sprintf(format, args...) }
-	for _, seer := range s.all() {
-		st, err := statusOf(seer)
+	for _, l := range s.looks() {
+		seer, st, err := l.seer, l.st, l.err
+		if l.took > slowLook {
+			m.was = append(m.was, fmt.Sprintf("%.1f s after its end: the status of %s has taken %.1f s",
+				time.Since(began).Seconds(), seer.Name(), l.took.Seconds()))
+		}
 		if err != nil || st.State != "serving" || len(st.Mounts) != 1 || st.Mounts[0].State != "mounted" {
 			up = false
 			lacks("%s: %s %v", seer.Name(), st.State, err)

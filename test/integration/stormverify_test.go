@@ -78,6 +78,22 @@ func (s *storm) verify() {
 	s.holdThemselves(may, shown)
 }
 
+// fsck looks at the whole cluster: only what killed writers left may be wrong.
+func (s *storm) fsck() {
+	n := s.all()[0]
+	out, stderr, err := n.CLI("fsck", "--json")
+	list, r := fsckLines(s.t, out)
+	if r.Inodes == 0 {
+		s.t.Errorf("fsck ended early: %v\n%s", err, stderr)
+	}
+	for _, f := range list {
+		if !f.Heals && f.Kind != admin.FsckUnpublished {
+			s.t.Errorf("fsck: %+v", f)
+		}
+	}
+	s.t.Logf("fsck: %+v", r)
+}
+
 // showEverywhere compares all names on all nodes, and returns what the first node shows.
 func (s *storm) showEverywhere(may map[string][]state) map[string]string {
 	nodes := s.all()

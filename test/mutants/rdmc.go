@@ -57,7 +57,7 @@ var ofRdmc = []mutant{
 	{"nobody stands back for a group that is behind", "replicate/rdmc/share/arbiter.go",
 		"if s.tag > o.tag+s.lead(o) {", "if s.largest < 0 {", inShare},
 	{"what is queued on a group costs a small message nothing", "replicate/schedule/choose.go",
-		"if copies*of.Size > of.Queued+of.Size+callExtra {", "if copies*of.Size > of.Size+callExtra {", inSchedule},
+		"- int64(of.Queued) - callExtra", "- callExtra", inSchedule},
 	{"a chain hands a block on before it is there", "replicate/schedule/simple.go",
 		"block := step - uint64(rank) // wraps", "block := step - uint64(rank) + 1 // wraps", inSchedule},
 	{"a member sends before it holds the message", "replicate/schedule/simple.go",

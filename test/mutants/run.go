@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/detsim/replay"
+	"github.com/rdmcfs/rdmcfs/test/detsim/replay"
 )
 
 // verdict is what became of a mutant. Without a killer and a complaint it survived.

@@ -36,7 +36,8 @@ const (
 	shareTests     = "./replicate/rdmc/share"
 	rdmcTests      = "./replicate/rdmc"
 	scheduleTests  = "./replicate/schedule"
-	simulator      = "./internal/detsim" // asked last, for every mutant
+	backupTests    = "./internal/backup"
+	simulator      = "./test/detsim" // asked last, for every mutant
 )
 
 // all is the whole table.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/doctor"
+	"github.com/rdmcfs/rdmcfs/internal/tools/doctor"
 	"github.com/rdmcfs/rdmcfs/test/integration/cluster"
 )
 

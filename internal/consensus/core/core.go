@@ -62,6 +62,7 @@ type Core struct {
 	snap *raftpb.Message
 	// Ticks since a leader was heard from (or a vote given), how many of them raft has had, and when to campaign.
 	silent, told, patience int
+	beat                   int // a leader's ticks since its last heartbeat
 	// hurry is how many ticks the next election may take at least while this node hastens, 0 otherwise.
 	hurry int
 	// gone is the term in which the leader was last taken for gone.
@@ -163,6 +164,7 @@ func (c *Core) heard() {
 func (c *Core) Tick() {
 	if c.raft.BasicStatus().RaftState == raft.StateLeader {
 		c.silent, c.told, c.hurry, c.patience = 0, 0, 0, 0
+		c.beat = (c.beat + 1) % c.cfg.HeartbeatTicks
 		c.raft.Tick()
 		c.leaveJoint()
 		return
@@ -170,6 +172,7 @@ func (c *Core) Tick() {
 	if c.patience == 0 { // it led until now
 		c.heard()
 	}
+	c.beat = 0
 	c.silent++
 	if c.told < c.cfg.ElectionTicks-1 {
 		c.told++
@@ -183,6 +186,29 @@ func (c *Core) Tick() {
 		c.patience = c.patienceAfter()
 		_ = c.raft.Campaign()
 	}
+}
+
+// Quiet is how many ticks may come at once from now on, at least 1: nothing is to be done before the last of them. A
+// leader beats then. A follower misses its leader only after ElectionTicks; what comes before that is taken after the
+// ticks until then.
+func (c *Core) Quiet() int {
+	s := c.raft.BasicStatus()
+	switch {
+	case s.RaftState == raft.StateLeader && c.alone():
+		return c.cfg.ElectionTicks - 1
+	case s.RaftState == raft.StateLeader:
+		return c.cfg.HeartbeatTicks - c.beat
+	case s.RaftState == raft.StateFollower && s.Lead != raft.None && c.hurry == 0:
+		return max(1, c.cfg.ElectionTicks-1-c.silent)
+	}
+	return 1
+}
+
+// alone reports whether there is no member of raft but this one, and none is on its way.
+func (c *Core) alone() bool {
+	conf := c.Conf()
+	return len(conf.GetVoters()) == 1 && len(conf.GetLearners())+len(conf.GetLearnersNext()) == 0 &&
+		len(conf.GetVotersOutgoing()) == 0
 }
 
 // LeaderGone takes word that a member's machine refuses connections: its process has ended, as a rule. If that is this

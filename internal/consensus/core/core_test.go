@@ -990,3 +990,70 @@ func TestHastenedElectionsBackOff(t *testing.T) {
 	}
 	within("it led until now", s.ticksToPreVote(leader), 10, 19)
 }
+
+// beats counts the heartbeats that are on their way.
+func (s *sim) beats() (n int) {
+	for _, m := range s.net {
+		if m.GetType() == raftpb.MsgHeartbeat {
+			n++
+		}
+	}
+	return n
+}
+
+// A leader beats at the last of the ticks that may come at once. A follower asks for no pre-vote within them: they
+// end before it may miss its leader, and after them each tick counts by itself.
+func TestQuietTicksDoNothing(t *testing.T) {
+	s := newSim(t, 1, 3)
+	s.settle()
+	leader := s.nodes[s.nodes[1].core.Status().Leader]
+	for range 20 {
+		s.net = nil
+		for left := leader.core.Quiet(); left > 0; left-- {
+			leader.core.Tick()
+			s.pump(leader)
+			if last := left == 1; s.beats() > 0 != last {
+				t.Fatalf("%d heartbeats with %d ticks to come", s.beats(), left-1)
+			}
+		}
+		s.settle()
+	}
+	for id, n := range s.nodes {
+		if id == leader.id {
+			continue
+		}
+		s.net = nil
+		quiet := n.core.Quiet()
+		if want := n.core.cfg.ElectionTicks - 1; quiet != want {
+			t.Errorf("%d quiet ticks after a heartbeat, want %d", quiet, want)
+		}
+		for range quiet {
+			n.core.Tick()
+			s.pump(n)
+		}
+		if got := n.core.Quiet(); got != 1 || s.preVotes() > 0 || n.core.Status().Leader == 0 {
+			t.Errorf("after them %d quiet ticks, %d pre-votes, leader %d", got, s.preVotes(), n.core.Status().Leader)
+		}
+		if passed := s.ticksToPreVote(n); passed == 0 || passed > n.core.cfg.ElectionTicks {
+			t.Errorf("a pre-vote after %d more ticks", passed)
+		}
+		if got := n.core.Quiet(); got != 1 {
+			t.Errorf("%d quiet ticks without a leader, want 1", got)
+		}
+	}
+}
+
+// The only member of raft has nobody to beat for.
+func TestLoneLeaderSleeps(t *testing.T) {
+	s := newSim(t, 1, 1)
+	n := s.nodes[1].core
+	n.Campaign()
+	for range 20 {
+		s.pump(s.nodes[1])
+		s.persist(s.nodes[1])
+		s.applySome(s.nodes[1])
+	}
+	if got, want := n.Quiet(), n.cfg.ElectionTicks-1; got != want || n.Status().Role != RoleLeader {
+		t.Errorf("%v: %d quiet ticks, want %d", n.Status().Role, got, want)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,6 +67,10 @@ func TestQueriesCarryRequestAndAnswer(t *testing.T) {
 		Drain: func(_ context.Context, r DrainRequest) (DrainState, error) {
 			return DrainState{Node: r.Node, NeededCount: 3}, nil
 		},
+		Upgrade: func(_ context.Context, r UpgradeRequest) (Upgrade, error) {
+			got = r
+			return Upgrade{Format: 2, Nodes: []UpgradeNode{{ID: 1}}}, nil
+		},
 		Versions: func(context.Context, VersionsRequest) ([]Version, error) { return []Version{{Version: 3}}, nil },
 	})
 	st, err := c.Status(bounded(t))
@@ -83,6 +88,10 @@ func TestQueriesCarryRequestAndAnswer(t *testing.T) {
 	}
 	if st, err := c.Drain(bounded(t), DrainRequest{Node: 4}); err != nil || st.Node != 4 || st.NeededCount != 3 {
 		t.Errorf("%v, %v", st, err)
+	}
+	up, err := c.Upgrade(bounded(t), UpgradeRequest{Finish: true})
+	if err != nil || up.Format != 2 || len(up.Nodes) != 1 || got != (UpgradeRequest{Finish: true}) {
+		t.Errorf("%v, %+v, %v", got, up, err)
 	}
 	if vs, err := c.Versions(bounded(t), VersionsRequest{}); err != nil || len(vs) != 1 || vs[0].Version != 3 {
 		t.Errorf("%v, %v", vs, err)
@@ -307,3 +316,53 @@ type discard struct{}
 func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func (discard) WriteHeader(int)             {}
+
+// A handler knows whose command it is.
+func TestCallerOf(t *testing.T) {
+	var who Caller
+	c, _, _ := serve(t, Handlers{Audit: func(ctx context.Context) ([]AuditRow, error) {
+		who = CallerOf(ctx)
+		return []AuditRow{{Command: who.Command}}, nil
+	}})
+	rows, err := c.Audit(bounded(t))
+	if err != nil || len(rows) != 1 || who.UID != uint32(os.Getuid()) ||
+		!strings.HasPrefix(rows[0].Command, filepath.Base(os.Args[0])+" ") || strings.Contains(rows[0].Command, "\x00") {
+		t.Errorf("%+v, %+v, %v", rows, who, err)
+	}
+	if none := CallerOf(bounded(t)); none.UID != NoUser || none.Login != NoUser || none.Command != "" {
+		t.Errorf("not asked through a socket: %+v", none)
+	}
+}
+
+func TestCommandOf(t *testing.T) {
+	cmd := exec.Command("/bin/cat")
+	cmd.Args = []string{"/usr/bin/rdmcfs", "-", "/mnt/a b", "\x1b[2J", ""} // the first file is the pipe: it waits
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := int32(cmd.Process.Pid)
+	ctx := bounded(t)
+	got := commandOf(pid)
+	for got == "" && ctx.Err() == nil { // Start returns a moment before the kernel shows the arguments
+		got = commandOf(pid)
+	}
+	in.Close()
+	for alive := true; alive && ctx.Err() == nil; {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		alive = !strings.Contains(string(stat), ") Z ")
+	}
+	if ended := commandOf(pid); ended != "" {
+		t.Errorf("of a process that has ended and is not waited for: %q", ended)
+	}
+	cmd.Wait()
+	if want := "rdmcfs - \"/mnt/a b\" \x1b[2J"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if gone := commandOf(pid); gone != "" {
+		t.Errorf("of a process that has ended: %q", gone)
+	}
+}

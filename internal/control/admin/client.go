@@ -103,10 +103,28 @@ func (c *Client) Drain(ctx context.Context, req DrainRequest) (DrainState, error
 	return call[DrainRequest, DrainState](ctx, c, http.MethodPost, "/v1/drain", req)
 }
 
+// Upgrade returns which versions the nodes run, or makes the cluster use the newest format that all of them know.
+func (c *Client) Upgrade(ctx context.Context, req UpgradeRequest) (Upgrade, error) {
+	return call[UpgradeRequest, Upgrade](ctx, c, http.MethodPost, "/v1/upgrade", req)
+}
+
 // Scrub checks the contents that the node holds and waits until what is damaged is mended. It takes as long as that
 // takes; the end of ctx ends the check. each, which may be nil, hears of the progress about once a second.
 func (c *Client) Scrub(ctx context.Context, req ScrubRequest, each func(Progress)) (ScrubResult, error) {
 	return longCall[ScrubRequest, ScrubResult](ctx, c, "/v1/scrub", req, each)
+}
+
+// Fsck compares names, contents and nodes. take gets each finding when it is found; its error ends the check and is
+// returned. each, which may be nil, hears of the progress about once a second. The end of ctx ends the check.
+func (c *Client) Fsck(
+	ctx context.Context, req FsckRequest, each func(Progress), take func(FsckFinding) error,
+) (FsckResult, error) {
+	return longCallInParts[FsckRequest, FsckFinding, FsckResult](ctx, c, "/v1/fsck", req, each, take)
+}
+
+// Audit lists the commands that changed the cluster, oldest first.
+func (c *Client) Audit(ctx context.Context) ([]AuditRow, error) {
+	return call[Done, []AuditRow](ctx, c, http.MethodPost, "/v1/audit", Done{})
 }
 
 // Stop begins the end of the daemon. StopAndWait also waits for it.
@@ -117,7 +135,17 @@ func (c *Client) Stop(ctx context.Context) error {
 
 // Metrics copies the Prometheus text to w.
 func (c *Client) Metrics(ctx context.Context, w io.Writer) error {
-	resp, err := c.do(ctx, http.MethodGet, "/metrics", nil)
+	return c.copy(ctx, w, http.MethodGet, "/metrics", nil)
+}
+
+// Backup copies the names to w, as a snapshot of package meta: its end says whether it is whole.
+func (c *Client) Backup(ctx context.Context, w io.Writer) error {
+	return c.copy(ctx, w, http.MethodPost, "/v1/backup", []byte("{}"))
+}
+
+// copy copies an answer that is no JSON to w.
+func (c *Client) copy(ctx context.Context, w io.Writer, method, path string, body []byte) error {
+	resp, err := c.do(ctx, method, path, body)
 	if err != nil {
 		return err
 	}

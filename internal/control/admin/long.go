@@ -26,17 +26,34 @@ type Progress struct {
 	SizeBytes int64 `json:"size_bytes"`
 	// Mending is how many damaged contents a scrub waits for.
 	Mending int `json:"mending,omitempty"`
+	// Step is what a fsck looks at now, in words. Count of Of are done; an Of of 0 is not known.
+	Step  string `json:"step,omitempty"`
+	Count uint64 `json:"count,omitempty"`
+	Of    uint64 `json:"of,omitempty"`
 }
 
-// longLine is one line of a long answer: progress, or nothing but a sign of life; the last has the answer or the error.
-type longLine[Resp any] struct {
+// longLine is one line of a long answer: progress, a part of the answer, or nothing but a sign of life; the last has
+// the rest of the answer, or the error.
+type longLine[Part, Resp any] struct {
 	Progress *Progress `json:"progress,omitempty"`
+	Part     *Part     `json:"part,omitempty"`
 	Answer   *Resp     `json:"answer,omitempty"`
 	Error    *Error    `json:"error,omitempty"`
 }
 
 // long is one request that may take any time. The answer is JSON lines: one each second while it is worked on.
 func long[Req, Resp any](offered bool, f func(context.Context, Req, func(Progress)) (Resp, error)) http.Handler {
+	return longInParts(offered, eventWriteTimeout,
+		func(ctx context.Context, req Req, tell func(Progress), _ func(Done) error) (Resp, error) {
+			return f(ctx, req, tell)
+		})
+}
+
+// longInParts is long for an answer that may have any size: a line for each part of it, at once. The function that
+// takes a part waits until the client has taken the one before. writeTimeout bounds that.
+func longInParts[Req, Part, Resp any](
+	offered bool, writeTimeout time.Duration, f func(context.Context, Req, func(Progress), func(Part) error) (Resp, error),
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		if err := readRequest(w, r, offered, &req); err != nil {
@@ -45,33 +62,45 @@ func long[Req, Resp any](offered bool, f func(context.Context, Req, func(Progres
 		}
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		out := http.NewResponseController(w)
-		send := func(line longLine[Resp]) error {
-			out.SetWriteDeadline(time.Now().Add(eventWriteTimeout))
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		send := func(line longLine[Part, Resp]) error {
+			out.SetWriteDeadline(time.Now().Add(writeTimeout))
 			return errors.Join(encodeLine(w, line), out.Flush())
 		}
 		var latest atomic.Pointer[Progress]
-		var last longLine[Resp]
+		var last longLine[Part, Resp]
 		var work sync.WaitGroup
-		done := make(chan struct{})
+		parts := make(chan Part) // closed when the work is done
 		work.Go(func() {
-			defer close(done)
-			resp, err := f(r.Context(), req, func(p Progress) { latest.Store(&p) })
+			defer close(parts)
+			resp, err := f(ctx, req, func(p Progress) { latest.Store(&p) }, func(part Part) error {
+				select {
+				case parts <- part:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
 			if last.Answer = &resp; err != nil {
-				last = longLine[Resp]{Error: asError(err)}
+				last = longLine[Part, Resp]{Error: asError(err)}
 			}
 		})
 		tick := time.NewTicker(aliveEvery)
 		defer tick.Stop()
-		err := send(longLine[Resp]{}) // the client knows that it is connected
+		err := send(longLine[Part, Resp]{}) // the client knows that it is connected
 		for working := true; working && err == nil; {
 			select {
-			case <-done:
-				working = false
+			case part, more := <-parts:
+				if working = more; more {
+					err = send(longLine[Part, Resp]{Part: &part})
+				}
 			case <-tick.C:
-				err = send(longLine[Resp]{Progress: latest.Load()})
+				err = send(longLine[Part, Resp]{Progress: latest.Load()})
 			}
 		}
-		work.Wait() // a client that has gone ends the request's context
+		cancel() // a client that has gone ends the work
+		work.Wait()
 		if err == nil {
 			send(last)
 		}
@@ -80,6 +109,13 @@ func long[Req, Resp any](offered bool, f func(context.Context, Req, func(Progres
 
 // longCall makes a request that may take any time. Only a daemon that is silent for too long ends it, or the context.
 func longCall[Req, Resp any](ctx context.Context, c *Client, path string, req Req, each func(Progress)) (Resp, error) {
+	return longCallInParts[Req, Done, Resp](ctx, c, path, req, each, func(Done) error { return nil })
+}
+
+// longCallInParts is longCall for an answer of longInParts. An error of take ends it, and is returned.
+func longCallInParts[Req, Part, Resp any](
+	ctx context.Context, c *Client, path string, req Req, each func(Progress), take func(Part) error,
+) (Resp, error) {
 	var none Resp
 	body, err := Marshal(req)
 	if err != nil {
@@ -109,7 +145,7 @@ func longCall[Req, Resp any](ctx context.Context, c *Client, path string, req Re
 	}
 	dec := json.NewDecoder(resp.Body)
 	for {
-		var line longLine[Resp]
+		var line longLine[Part, Resp]
 		switch err := decodeJSON(dec, &line); {
 		case ctx.Err() != nil:
 			return none, ctx.Err()
@@ -122,9 +158,15 @@ func longCall[Req, Resp any](ctx context.Context, c *Client, path string, req Re
 		case line.Answer != nil:
 			return *line.Answer, nil
 		}
-		silence.Reset(limit)
+		silence.Stop() // what this side does with a line may take any time
 		if line.Progress != nil && each != nil {
 			each(*line.Progress)
 		}
+		if line.Part != nil {
+			if err := take(*line.Part); err != nil {
+				return none, err
+			}
+		}
+		silence.Reset(limit)
 	}
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -45,6 +46,41 @@ func TestLongAnswerIsAnError(t *testing.T) {
 	}})
 	if _, err := c.Restore(t.Context(), RestoreRequest{}, nil); CodeOf(err) != CodeExists {
 		t.Fatal(err)
+	}
+}
+
+// The parts of a long answer come in order, all of them, before the rest; and the work waits for a client that takes
+// its time. An error of the client's ends both.
+func TestLongAnswerInParts(t *testing.T) {
+	ended := make(chan error, 2)
+	c, _, _ := serve(t, Handlers{Fsck: func(ctx context.Context, req FsckRequest, _ func(Progress),
+		take func(FsckFinding) error) (FsckResult, error) {
+		for i := range 5000 {
+			if err := take(FsckFinding{Kind: FsckLost, Path: req.Path, Count: i}); err != nil {
+				ended <- err
+				return FsckResult{}, err
+			}
+		}
+		ended <- nil
+		return FsckResult{Findings: 5000}, nil
+	}})
+	next := 0
+	r, err := c.Fsck(t.Context(), FsckRequest{Path: "/a\xff"}, nil, func(f FsckFinding) error {
+		if f.Count != next || f.Path != "/a\xff" {
+			t.Fatalf("finding %d: %+v", next, f)
+		}
+		next++
+		return nil
+	})
+	if err != nil || r.Findings != 5000 || next != 5000 || <-ended != nil {
+		t.Fatalf("%+v, %v after %d parts", r, err, next)
+	}
+	enough := errors.New("enough")
+	if _, err := c.Fsck(t.Context(), FsckRequest{}, nil, func(FsckFinding) error { return enough }); err != enough {
+		t.Errorf("a client that has enough: %v", err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the work for it: %v", err)
 	}
 }
 

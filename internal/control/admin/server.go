@@ -28,6 +28,9 @@ const (
 	socketPathBytes   = 107 // sun_path of Linux without its final zero
 	headerBytesMax    = 16 << 10
 	eventWriteTimeout = 10 * time.Second
+	// readerTimeout is how long a reader of a fsck or a backup may take nothing, as one in a pager does. Such a request
+	// keeps a version of the state, so the disk would fill for one that never goes on.
+	readerTimeout = 10 * time.Minute
 )
 
 // Handlers are the answers of a node. A nil function answers CodeNotOffered. The context ends when the
@@ -47,8 +50,14 @@ type Handlers struct {
 	Token   func(context.Context, TokenRequest) (Token, error)
 	Evict   func(context.Context, EvictRequest) (EvictResult, error)
 	Drain   func(context.Context, DrainRequest) (DrainState, error)
+	Upgrade func(context.Context, UpgradeRequest) (Upgrade, error)
 	// the function may be called from time to time
-	Scrub   func(context.Context, ScrubRequest, func(Progress)) (ScrubResult, error)
+	Scrub func(context.Context, ScrubRequest, func(Progress)) (ScrubResult, error)
+	// the first function may be called from time to time, the second with each finding: its error ends the check
+	Fsck func(context.Context, FsckRequest, func(Progress), func(FsckFinding) error) (FsckResult, error)
+	// Backup writes the names to a client.
+	Backup  func(context.Context, io.Writer) error
+	Audit   func(context.Context) ([]AuditRow, error)
 	Stop    func(context.Context) error // begins the end of the daemon and returns
 	Metrics http.Handler                // GET /metrics, Prometheus text
 	Page    http.Handler                // GET /, a status page
@@ -93,6 +102,7 @@ func Serve(path string, h Handlers, log *slog.Logger) (*Server, error) {
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    headerBytesMax,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withCaller,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	s.serve.Go(func() {
@@ -156,7 +166,13 @@ func (h Handlers) mux(log *slog.Logger) *http.ServeMux {
 	mux.Handle("POST /v1/token", query(h.Token != nil, h.Token))
 	mux.Handle("POST /v1/evict", query(h.Evict != nil, h.Evict))
 	mux.Handle("POST /v1/drain", query(h.Drain != nil, h.Drain))
+	mux.Handle("POST /v1/upgrade", query(h.Upgrade != nil, h.Upgrade))
+	mux.Handle("POST /v1/audit", query(h.Audit != nil, func(ctx context.Context, _ Done) ([]AuditRow, error) {
+		return h.Audit(ctx)
+	}))
 	mux.Handle("POST /v1/scrub", long(h.Scrub != nil, h.Scrub))
+	mux.Handle("POST /v1/fsck", longInParts(h.Fsck != nil, readerTimeout, h.Fsck))
+	mux.Handle("POST /v1/backup", h.backup(log))
 	mux.Handle("POST /v1/stop", query(h.Stop != nil, func(ctx context.Context, _ Done) (Done, error) {
 		return Done{}, h.Stop(ctx)
 	}))
@@ -210,6 +226,40 @@ func readRequest(w http.ResponseWriter, r *http.Request, offered bool, req any) 
 		return Errorf(CodeInvalid, "request %s: %v", r.URL.Path, err)
 	}
 	return nil
+}
+
+// backup answers with the bytes of a backup. A client finds out by the bytes whether they are whole.
+func (h Handlers) backup(log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req Done
+		if err := readRequest(w, r, h.Backup != nil, &req); err != nil {
+			writeError(w, err)
+			return
+		}
+		out := &firstByte{ResponseWriter: w, deadline: http.NewResponseController(w)}
+		err := h.Backup(r.Context(), out)
+		if err != nil && !out.written {
+			writeError(w, err)
+		} else if err != nil {
+			log.Error("backup ended early", "err", err)
+		}
+	})
+}
+
+// firstByte says whether an answer has begun.
+type firstByte struct {
+	http.ResponseWriter
+	deadline *http.ResponseController
+	written  bool
+}
+
+func (f *firstByte) Write(b []byte) (int, error) {
+	if !f.written {
+		f.Header().Set("Content-Type", "application/octet-stream")
+	}
+	f.written = true
+	f.deadline.SetWriteDeadline(time.Now().Add(readerTimeout))
+	return f.ResponseWriter.Write(b)
 }
 
 func (h Handlers) watch(log *slog.Logger) http.Handler {

@@ -7,6 +7,7 @@ type Status struct {
 	Version     string    `json:"version"`
 	Cluster     string    `json:"cluster"`
 	Generation  uint32    `json:"generation"`
+	Format      uint64    `json:"format"` // that the cluster uses
 	Node        uint32    `json:"node"`
 	Name        string    `json:"name"`
 	Listen      string    `json:"listen"`
@@ -67,6 +68,13 @@ type Node struct {
 	Draining    bool  `json:"draining,omitempty"`
 	NeededCount int   `json:"needed_count,omitempty"`
 	NeededBytes int64 `json:"needed_bytes,omitempty"`
+	// NoRoom says which content the node has refused of late for lack of space, and what it still takes; "" if it takes
+	// contents.
+	NoRoom string `json:"no_room,omitempty"`
+	// Version is that of the node's program as of its last boot, and these are the formats that it knows.
+	Version      string `json:"version,omitempty"`
+	OldestFormat uint64 `json:"oldest_format"`
+	NewestFormat uint64 `json:"newest_format"`
 	// ClockAhead is by how much the node's clock is ahead of the cluster's time, in ns, negative if it is behind; 0 =
 	// less than 10 s, or not known.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
@@ -250,6 +258,19 @@ type Version struct {
 	RemoverName string    `json:"remover_name,omitempty"`
 }
 
+// AuditRow is a command that changed the cluster, or tried to.
+type AuditRow struct {
+	Index    uint64    `json:"index"` // of the log
+	Time     time.Time `json:"time"`
+	Node     uint32    `json:"node"` // on which it was typed
+	NodeName string    `json:"node_name"`
+	UID      *uint32   `json:"uid,omitempty"`   // whose it is
+	Login    *uint32   `json:"login,omitempty"` // who had logged in, before any sudo
+	Command  string    `json:"command"`
+	Ended    bool      `json:"ended"` // false: it still runs, or its node ended before it did
+	Error    string    `json:"error,omitempty"`
+}
+
 // RestoreRequest makes a kept version current again, brings a removed file back, or publishes unpublished content; or
 // it drops the removed file or the unpublished content.
 type RestoreRequest struct {
@@ -292,6 +313,69 @@ type ScrubDamage struct {
 	Damage    string `json:"damage"`
 	Mended    bool   `json:"mended"`
 	Reason    string `json:"reason,omitempty"` // why it is not mended
+}
+
+// FsckRequest compares names, contents and nodes. Path narrows what is reported to a file, or to a directory and what
+// is below it. Contents also reads all bytes on all nodes.
+type FsckRequest struct {
+	Path     string `json:"path,omitempty"`
+	Contents bool   `json:"contents,omitempty"`
+}
+
+// FsckFinding is one thing that is wrong.
+type FsckFinding struct {
+	Kind string `json:"kind"` // a word of FsckKinds
+	Text string `json:"text"` // a sentence, without the path and the node
+	// Heals says that the cluster mends it without help.
+	Heals     bool   `json:"heals"`
+	Path      string `json:"path,omitempty"`
+	Version   uint64 `json:"version,omitempty"`
+	Content   string `json:"content,omitempty"`
+	Node      uint32 `json:"node,omitempty"` // where it is wrong, if that is at one node
+	Name      string `json:"name,omitempty"` // of that node
+	Count     int    `json:"count,omitempty"`
+	SizeBytes int64  `json:"size_bytes,omitempty"`
+	// Paths are some of the files, if it is about several.
+	Paths []string `json:"paths,omitempty"`
+}
+
+// Kinds of findings of a fsck.
+const (
+	FsckState       = "state"       // records of the names and contents do not fit together
+	FsckDigest      = "digest"      // a node has another state, or did not say which
+	FsckUnchecked   = "unchecked"   // a node could not be asked for what it has
+	FsckLost        = "lost"        // no node holds a content
+	FsckUnreachable = "unreachable" // the nodes that hold contents are down
+	FsckOwed        = "owed"        // a node lacks contents, and the log says so
+	FsckPolicy      = "policy"      // the nodes are too few for a policy
+	FsckMissing     = "missing"     // a node lacks a content that the log says it has
+	FsckDamaged     = "damaged"     // a content of a node failed its checks
+	FsckUnneeded    = "unneeded"    // a node has contents that nothing needs
+	FsckUnpublished = "unpublished" // a node has bytes that were never published
+)
+
+// FsckResult is what a fsck has looked at.
+type FsckResult struct {
+	Index     uint64     `json:"index"` // of the log, at which the names were checked
+	Inodes    uint64     `json:"inodes"`
+	Contents  uint64     `json:"contents"`
+	SizeBytes int64      `json:"size_bytes"` // of the contents
+	Findings  int        `json:"findings"`
+	Left      int        `json:"left"` // of them, that do not heal by themselves
+	Nodes     []FsckNode `json:"nodes"`
+}
+
+// FsckNode is what a fsck has looked at on one node.
+type FsckNode struct {
+	Node      uint32 `json:"node"`
+	Name      string `json:"name"`
+	Checked   bool   `json:"checked"`
+	Digest    string `json:"digest"`     // same, differs, unknown
+	Contents  int    `json:"contents"`   // that it was looked for
+	SizeBytes int64  `json:"size_bytes"` // of them
+	// UnneededCount contents are there that nothing needs; they are deleted by and by.
+	UnneededCount int   `json:"unneeded_count,omitempty"`
+	UnneededBytes int64 `json:"unneeded_bytes,omitempty"`
 }
 
 // Policy says where files under a directory live and what close waits for.
@@ -397,6 +481,8 @@ type DrainState struct {
 	NeededBytes int64    `json:"needed_bytes"`
 	StuckCount  int      `json:"stuck_count"`      // of them, files that may be on no other node by their policy
 	Needed      []string `json:"needed,omitempty"` // the first of them
+	// NoRoom names the nodes that take files and have refused a content of late for lack of space, a sentence each.
+	NoRoom []string `json:"no_room,omitempty"`
 	// Unpublished files of the node are looked for when nothing else depends on it. OpenCount of them are open for
 	// writing. Unasked says why the node could not be asked.
 	UnpublishedCount int           `json:"unpublished_count"`
@@ -406,6 +492,30 @@ type DrainState struct {
 	// Unmet are the policies that can't be met by the nodes that go on taking files, a sentence each. They are looked
 	// for when unpublished files are.
 	Unmet []string `json:"unmet,omitempty"`
+}
+
+// UpgradeRequest asks which versions the nodes run. With Finish the cluster uses the newest format that all of them
+// know from then on.
+type UpgradeRequest struct {
+	Finish bool `json:"finish,omitempty"`
+}
+
+// Upgrade is how far an upgrade of the cluster is.
+type Upgrade struct {
+	Format uint64        `json:"format"` // that the cluster uses
+	Common uint64        `json:"common"` // the newest one that all nodes know: more than Format if Finish can be asked for
+	Newest uint64        `json:"newest"` // the newest one that any node knows: those that do not hold it back
+	Nodes  []UpgradeNode `json:"nodes"`
+}
+
+// UpgradeNode is what runs on a node, as of its last boot.
+type UpgradeNode struct {
+	ID           uint32 `json:"id"`
+	Name         string `json:"name"`
+	State        string `json:"state"` // as in Node
+	Version      string `json:"version,omitempty"`
+	OldestFormat uint64 `json:"oldest_format"`
+	NewestFormat uint64 `json:"newest_format"`
 }
 
 // Done answers requests whose answer has no content.

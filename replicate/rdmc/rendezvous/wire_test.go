@@ -4,8 +4,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/codertest"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
+	"github.com/rdmcfs/rdmcfs/test/codertest"
 )
 
 func sampleFrames() []frame {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 )
 
 // Links are nodes, as 'rdmcfs bench' has them, whose links can be changed.

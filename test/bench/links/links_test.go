@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 )
 
 // TestTimeOf: what iperf3's receiver lacked when the clocks stopped takes time too.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )

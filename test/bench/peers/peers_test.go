@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 )
 
 var (
@@ -27,6 +27,7 @@ var (
 	repeat  = flag.Int("messages", 1, "messages in each run of a program that is timed inside; the median counts")
 	block   = flag.String("block", bench.Auto, "our bytes per block, like 1MiB")
 	only    = flag.String("only", "", "regular expression: run only these peers")
+	control = flag.String("cc", "cubic,bbr", "congestion controls that the nodes give to each socket that asks for none")
 )
 
 const (
@@ -73,7 +74,11 @@ func TestPeers(t *testing.T) {
 			if err != nil {
 				t.Fatalf("-nodes %q: %v", *nodes, err)
 			}
-			t.Run(fmt.Sprintf("n=%d/%s", n, rate), func(t *testing.T) { compare(t, newSite(t, n, rate, blocks[0]), wanted) })
+			for cc := range strings.SplitSeq(*control, ",") {
+				t.Run(fmt.Sprintf("n=%d/%s/%s", n, rate, cc), func(t *testing.T) {
+					compare(t, newSite(t, n, rate, cc, blocks[0]), wanted)
+				})
+			}
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 	"github.com/rdmcfs/rdmcfs/test/bench/links"
 )
 
@@ -38,7 +38,7 @@ type site struct {
 	torrents int
 }
 
-func newSite(t *testing.T, n int, rate string, block int) *site {
+func newSite(t *testing.T, n int, rate, cc string, block int) *site {
 	t.Helper()
 	s := &site{n: n, size: uint64(*sizeMiB) << 20, block: block}
 	var err error
@@ -54,7 +54,7 @@ func newSite(t *testing.T, n int, rate string, block int) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(s.dir) })
-	s.links = links.New(t, n, rate, "")
+	s.links = links.New(t, n, rate, cc)
 	s.prepare(t)
 	return s
 }

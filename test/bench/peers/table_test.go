@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 )
 
 // outcome is one run: seconds until all receivers had everything, and processor seconds of all processes, 0 if unknown.

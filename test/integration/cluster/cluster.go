@@ -57,6 +57,7 @@ type Node struct {
 	Mount   string
 	Addr    string
 	Env     []string // for the next start
+	Program string   // of the next start and of commands; "" = Binary
 	cluster *Cluster
 
 	mu   sync.Mutex
@@ -117,6 +118,26 @@ func Binary(t testing.TB) string {
 	path := filepath.Join(Root(t), "bin", "rdmcfs")
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: run 'make build' first", err)
+	}
+	return path
+}
+
+func (n *Node) program() string {
+	if n.Program != "" {
+		return n.Program
+	}
+	return Binary(n.cluster.TB)
+}
+
+// BuildNext builds the program as the next release would be: it knows one format more. It returns its path.
+func (c *Cluster) BuildNext() string {
+	c.TB.Helper()
+	path := filepath.Join(c.Dir, "rdmcfs-next")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "nextformat", "-ldflags", "-X main.version=next", "-o", path,
+		"./cmd/rdmcfs")
+	cmd.Dir, cmd.Env = Root(c.TB), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.TB.Fatalf("build of the next release: %v\n%s", err, out)
 	}
 	return path
 }
@@ -220,7 +241,7 @@ func (n *Node) Launch() {
 	if level := os.Getenv("RDMCFS_TEST_LOG_LEVEL"); level != "" {
 		args = append(args, "--log-level", level)
 	}
-	cmd := n.Command(Binary(t), args...)
+	cmd := n.Command(n.program(), args...)
 	cmd.Env = append(append(os.Environ(), n.cluster.opts.Env...), n.Env...)
 	logf, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -419,7 +440,7 @@ func (n *Node) Status() admin.Status {
 func (n *Node) CLI(args ...string) (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cluster.patient(cliTimeout))
 	defer cancel()
-	cmd := n.Command(Binary(n.cluster.TB), append(args, "--data", n.Data)...)
+	cmd := n.Command(n.program(), append(args, "--data", n.Data)...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 	"github.com/rdmcfs/rdmcfs/replicate/schedule"
 )
 

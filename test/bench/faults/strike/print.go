@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rdmcfs/rdmcfs/internal/bench"
+	"github.com/rdmcfs/rdmcfs/internal/tools/bench"
 	"github.com/rdmcfs/rdmcfs/internal/units"
 )
 

@@ -1,0 +1,1 @@
+// This file lets functions without a body be declared: see compaction.go.
