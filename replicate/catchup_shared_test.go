@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -14,48 +15,50 @@ import (
 // A node that comes back while another one is being served shares what that one has not been sent yet: it is sent once,
 // to both.
 func TestNodeThatComesLaterSharesTheRest(t *testing.T) {
-	c := newCluster(t, 4, 1)
-	c.setLeaderless()
-	for _, n := range c.all()[:2] {
-		n.stop()
-		n.tuning.Silent, n.tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
-		n.start()
-	}
-	for _, id := range []meta.NodeID{3, 4} {
-		c.node(id).stop()
-		c.declareDown(id)
-	}
-	files := c.writeFiles(20, smallMax+1)
-	c.node(3).start()
-	var holds atomic.Int64
-	release := make(chan struct{})
-	c.hub.setBlock(func(to meta.NodeID, _ uint64) error {
-		if (to == 3 || to == 4) && c.heldAt(to, files) >= 2 { // node 4 too: it is to get no more by itself
-			if to == 3 {
-				holds.Add(1)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, 1)
+		c.setLeaderless()
+		for _, n := range c.all()[:2] {
+			n.stop()
+			n.tuning.Silent, n.tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
+			n.start()
+		}
+		for _, id := range []meta.NodeID{3, 4} {
+			c.node(id).stop()
+			c.declareDown(id)
+		}
+		files := c.writeFiles(20, smallMax+1)
+		c.node(3).start()
+		var holds atomic.Int64
+		release := make(chan struct{})
+		c.hub.setBlock(func(to meta.NodeID, _ uint64) error {
+			if (to == 3 || to == 4) && c.heldAt(to, files) >= 2 { // node 4 too: it is to get no more by itself
+				if to == 3 {
+					holds.Add(1)
+				}
+				<-release
 			}
-			<-release
+			return nil
+		})
+		c.setLeader()
+		c.eventually("node 3 is being served", func() bool { return holds.Load() > 0 })
+		c.node(4).start()
+		c.eventually("node 4 is being served", func() bool { return c.heldAt(4, files) > 1 })
+		close(release)
+		c.settled()
+		sent := uint64(0)
+		for _, n := range c.all() {
+			sent += n.replicator().Counters().CaughtUp
+			if got := c.heldAt(n.id, files); got != len(files) {
+				t.Errorf("node %d holds %d of %d", n.id, got, len(files))
+			}
 		}
-		return nil
+		// Were nothing shared, each file would be sent twice. What node 4 gets by itself depends on how soon each holder
+		// hears of it: the files of the orders under way then, which is a good third of all on a busy machine.
+		if most := uint64(len(files)) * 16 / 10; sent > most {
+			t.Errorf("%d files were sent %d times, want %d at most", len(files), sent, most)
+		}
 	})
-	c.setLeader()
-	c.eventually("node 3 is being served", func() bool { return holds.Load() > 0 })
-	c.node(4).start()
-	c.eventually("node 4 is being served", func() bool { return c.heldAt(4, files) > 1 })
-	close(release)
-	c.settled()
-	sent := uint64(0)
-	for _, n := range c.all() {
-		sent += n.replicator().Counters().CaughtUp
-		if got := c.heldAt(n.id, files); got != len(files) {
-			t.Errorf("node %d holds %d of %d", n.id, got, len(files))
-		}
-	}
-	// Were nothing shared, each file would be sent twice. What node 4 gets by itself depends on how soon each holder hears
-	// of it: the files of the orders under way then, which is a good third of all on a busy machine.
-	if most := uint64(len(files)) * 16 / 10; sent > most {
-		t.Errorf("%d files were sent %d times, want %d at most", len(files), sent, most)
-	}
 }
 
 // served has one large file on the holders, which are nodes 1 to holders, and the next node being served, by a source
@@ -76,14 +79,11 @@ func (c *cluster) served(holders int, at uint64) (files map[meta.ContentID][]byt
 	first := meta.NodeID(holders + 1)
 	c.node(first).start()
 	var holds atomic.Int64
-	var once sync.Once
 	release := make(chan struct{})
 	c.hub.setBlock(func(to meta.NodeID, i uint64) error {
 		if to == first && i >= at {
-			once.Do(func() {
-				holds.Add(1)
-				<-release
-			})
+			holds.Add(1)
+			<-release
 		}
 		return nil
 	})
@@ -97,35 +97,39 @@ func (c *cluster) served(holders int, at uint64) (files map[meta.ContentID][]byt
 
 // A node that comes back soon after another one joins the multicast to that one, if nobody else holds the content.
 func TestNodeThatComesSoonJoinsTheMulticast(t *testing.T) {
-	c := newCluster(t, 3, 1)
-	files, goOn := c.served(1, 3)
-	c.node(3).start()
-	c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
-	goOn()
-	c.settled()
-	for _, id := range []meta.NodeID{2, 3} {
-		if got := c.heldAt(id, files); got != 1 {
-			t.Errorf("node %d holds %d of 1", id, got)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 1)
+		files, goOn := c.served(1, 3)
+		c.node(3).start()
+		c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
+		goOn()
+		c.settled()
+		for _, id := range []meta.NodeID{2, 3} {
+			if got := c.heldAt(id, files); got != 1 {
+				t.Errorf("node %d holds %d of 1", id, got)
+			}
 		}
-	}
-	if got := slices.Sorted(slices.Values(c.hub.groupSizes())); !slices.Equal(got, []int{2, 3}) {
-		t.Errorf("groups of %v members, want one of 2 and one of 3", got)
-	}
+		if got := slices.Sorted(slices.Values(c.hub.groupSizes())); !slices.Equal(got, []int{2, 3}) {
+			t.Errorf("groups of %v members, want one of 2 and one of 3", got)
+		}
+	})
 }
 
 // A node that comes back while another one is being served gets the content from another holder, if there is one.
 func TestNodeThatComesSoonIsServedByAnotherHolder(t *testing.T) {
-	c := newCluster(t, 4, 1)
-	files, goOn := c.served(2, 3)
-	c.node(4).start()
-	c.eventually("node 4 is served meanwhile", func() bool { return c.heldAt(4, files) == 1 })
-	goOn()
-	c.settled()
-	for _, n := range c.all()[:2] {
-		if got := n.replicator().Counters().CaughtUp; got != 1 {
-			t.Errorf("node %d has served %d nodes, want 1", n.id, got)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, 1)
+		files, goOn := c.served(2, 3)
+		c.node(4).start()
+		c.eventually("node 4 is served meanwhile", func() bool { return c.heldAt(4, files) == 1 })
+		goOn()
+		c.settled()
+		for _, n := range c.all()[:2] {
+			if got := n.replicator().Counters().CaughtUp; got != 1 {
+				t.Errorf("node %d has served %d nodes, want 1", n.id, got)
+			}
 		}
-	}
+	})
 }
 
 // A source passes on what it is sending to other nodes already, if another holder has no more to push.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -308,7 +309,9 @@ func TestWhateverDiesNothingAcknowledgedIsLostAndNobodyIsBelievedInVain(t *testi
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel() // half of the time it waits for the dead
-			chaosRun(t, seed)
+			synctest.Test(t, func(t *testing.T) {
+				chaosRun(t, seed)
+			})
 		})
 	}
 }

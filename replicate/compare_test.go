@@ -58,143 +58,153 @@ func lossy(t *testing.T, nodes int) (*cluster, []meta.ContentID, map[meta.Conten
 // A node that starts without some of what the log holds to be there, or with files that are hollow, says so: it is
 // owed that, as lost, and stays so over another start until it has it. Then it is brought.
 func TestStartComparesStoreAndLog(t *testing.T) {
-	c, ids, files := lossy(t, 3)
-	n := c.node(2)
-	gone, small, noData, cut, large := ids[1], ids[0], ids[2], ids[3], ids[4]
-	c.setLeaderless()
-	n.stop()
-	for _, suffix := range []string{".meta", ".data"} {
-		if err := os.Remove(heldFile(t, n, gone, suffix)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for path, size := range map[string]int64{heldFile(t, n, small, ".meta"): 0, heldFile(t, n, cut, ".data"): 4096} {
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Remove(heldFile(t, n, noData, ".data")); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		n.start()
-		n.replicator().Settle(t.Context())
-		n.replicator().member.reconciler.reconcileOnce(t.Context())
-		if !believed(t, n, large) {
-			t.Error("what is there whole is not believed to be there")
-		}
-		owed, err := n.db.OwedTo(2, 0, 10)
-		if err != nil || len(owed) != 4 {
-			t.Fatalf("owed %v, %v", owed, err)
-		}
-		for _, o := range owed {
-			if o.Reason != meta.OwedLost || believed(t, n, o.Content) {
-				t.Errorf("%v: %v, believed to be held: %v", o.Content, o.Reason, believed(t, n, o.Content))
+	synctest.Test(t, func(t *testing.T) {
+		c, ids, files := lossy(t, 3)
+		n := c.node(2)
+		gone, small, noData, cut, large := ids[1], ids[0], ids[2], ids[3], ids[4]
+		c.setLeaderless()
+		n.stop()
+		for _, suffix := range []string{".meta", ".data"} {
+			if err := os.Remove(heldFile(t, n, gone, suffix)); err != nil {
+				t.Fatal(err)
 			}
 		}
-		n.stop()
-	}
-	n.start()
-	c.setLeader()
-	c.settled()
-	for id, b := range files {
-		if !n.heldHere(id) || !believed(t, n, id) {
-			t.Errorf("%v: is here: %v, believed: %v", id, n.heldHere(id), believed(t, n, id))
+		for path, size := range map[string]int64{heldFile(t, n, small, ".meta"): 0, heldFile(t, n, cut, ".data"): 4096} {
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
 		}
-		n.wantBytes(id, b)
-	}
+		if err := os.Remove(heldFile(t, n, noData, ".data")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			n.start()
+			n.replicator().Settle(t.Context())
+			n.replicator().member.reconciler.reconcileOnce(t.Context())
+			if !believed(t, n, large) {
+				t.Error("what is there whole is not believed to be there")
+			}
+			owed, err := n.db.OwedTo(2, 0, 10)
+			if err != nil || len(owed) != 4 {
+				t.Fatalf("owed %v, %v", owed, err)
+			}
+			for _, o := range owed {
+				if o.Reason != meta.OwedLost || believed(t, n, o.Content) {
+					t.Errorf("%v: %v, believed to be held: %v", o.Content, o.Reason, believed(t, n, o.Content))
+				}
+			}
+			n.stop()
+		}
+		n.start()
+		c.setLeader()
+		c.settled()
+		for id, b := range files {
+			if !n.heldHere(id) || !believed(t, n, id) {
+				t.Errorf("%v: is here: %v, believed: %v", id, n.heldHere(id), believed(t, n, id))
+			}
+			n.wantBytes(id, b)
+		}
+	})
 }
 
 // All nodes start again, one of them with an empty store.
 func TestEmptyStoreAfterAllWereRestarted(t *testing.T) {
-	c, ids, files := lossy(t, 3)
-	for _, n := range c.all() {
-		n.stop()
-	}
-	n := c.node(3)
-	if err := os.RemoveAll(filepath.Join(n.dir, "held")); err != nil {
-		t.Fatal(err)
-	}
-	c.setLeaderless()
-	for _, n := range c.all() {
-		n.start()
-		n.replicator().Settle(t.Context())
-	}
-	for _, id := range ids {
-		holders, err := c.node(1).db.Holders(id)
-		if err != nil || !slices.Equal(holders, []meta.NodeID{1, 2}) {
-			t.Errorf("%v: holders %v, %v", id, holders, err)
+	synctest.Test(t, func(t *testing.T) {
+		c, ids, files := lossy(t, 3)
+		for _, n := range c.all() {
+			n.stop()
 		}
-	}
-	c.setLeader()
-	c.settled()
-	for id, b := range files {
-		if !n.heldHere(id) {
-			t.Errorf("%v is not on node 3", id)
+		n := c.node(3)
+		if err := os.RemoveAll(filepath.Join(n.dir, "held")); err != nil {
+			t.Fatal(err)
 		}
-		n.wantBytes(id, b)
-	}
+		c.setLeaderless()
+		for _, n := range c.all() {
+			n.start()
+			n.replicator().Settle(t.Context())
+		}
+		for _, id := range ids {
+			holders, err := c.node(1).db.Holders(id)
+			if err != nil || !slices.Equal(holders, []meta.NodeID{1, 2}) {
+				t.Errorf("%v: holders %v, %v", id, holders, err)
+			}
+		}
+		c.setLeader()
+		c.settled()
+		for id, b := range files {
+			if !n.heldHere(id) {
+				t.Errorf("%v is not on node 3", id)
+			}
+			n.wantBytes(id, b)
+		}
+	})
 }
 
 // The state is replaced by one that holds more to be here: that is compared too.
 func TestReplacedStateIsCompared(t *testing.T) {
-	c, ids, _ := lossy(t, 3)
-	n := c.node(2)
-	n.replicator().Settle(t.Context())
-	c.setLeaderless()
-	if err := n.store.Delete(storeID(ids[0])); err != nil {
-		t.Fatal(err)
-	}
-	n.replicator().Settle(t.Context())
-	if !believed(t, n, ids[0]) {
-		t.Fatal("compared without a reason")
-	}
-	n.replicator().Restored()
-	n.replicator().Settle(t.Context())
-	if believed(t, n, ids[0]) {
-		t.Error("what lacks after the state was replaced is believed to be here")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c, ids, _ := lossy(t, 3)
+		n := c.node(2)
+		n.replicator().Settle(t.Context())
+		c.setLeaderless()
+		if err := n.store.Delete(storeID(ids[0])); err != nil {
+			t.Fatal(err)
+		}
+		n.replicator().Settle(t.Context())
+		if !believed(t, n, ids[0]) {
+			t.Fatal("compared without a reason")
+		}
+		n.replicator().Restored()
+		n.replicator().Settle(t.Context())
+		if believed(t, n, ids[0]) {
+			t.Error("what lacks after the state was replaced is believed to be here")
+		}
+	})
 }
 
 // A report of a loss that waited too long does not take away what has come back meanwhile.
 func TestReportOfALossIsDroppedWhenItCameBack(t *testing.T) {
-	c, ids, _ := lossy(t, 3)
-	n := c.node(2)
-	m := n.replicator().member
-	m.lost.mu.Lock()
-	for _, id := range ids { // as if proposing them had taken long
-		m.lost.set[id] = struct{}{}
-	}
-	m.lost.mu.Unlock()
-	if err := n.store.Delete(storeID(ids[0])); err != nil {
-		t.Fatal(err)
-	}
-	if got := m.lost.next(); !slices.Equal(got, ids[:1]) {
-		t.Errorf("reported as lost: %v, want %v", got, ids[:1])
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c, ids, _ := lossy(t, 3)
+		n := c.node(2)
+		m := n.replicator().member
+		m.lost.mu.Lock()
+		for _, id := range ids { // as if proposing them had taken long
+			m.lost.set[id] = struct{}{}
+		}
+		m.lost.mu.Unlock()
+		if err := n.store.Delete(storeID(ids[0])); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.lost.next(); !slices.Equal(got, ids[:1]) {
+			t.Errorf("reported as lost: %v, want %v", got, ids[:1])
+		}
+	})
 }
 
 // What the last holder lost is listed as such, and the log keeps it.
 func TestLostByTheLastHolder(t *testing.T) {
-	c, ids, _ := lossy(t, 2)
-	c.setLeaderless()
-	for _, n := range c.all() {
-		n.stop()
-		if err := os.Remove(heldFile(t, n, ids[1], ".data")); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c, ids, _ := lossy(t, 2)
+		c.setLeaderless()
+		for _, n := range c.all() {
+			n.stop()
+			if err := os.Remove(heldFile(t, n, ids[1], ".data")); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for _, n := range c.all() {
-		n.start()
-		n.replicator().Settle(t.Context())
-	}
-	list, err := meta.Losses{DB: c.node(1).db}.Nowhere(10)
-	if err != nil || len(list) != 1 || list[0].ID != ids[1] {
-		t.Errorf("on no node: %v, %v", list, err)
-	}
-	if _, err := c.node(1).db.Content(ids[1]); err != nil {
-		t.Errorf("the log has forgotten it: %v", err)
-	}
+		for _, n := range c.all() {
+			n.start()
+			n.replicator().Settle(t.Context())
+		}
+		list, err := meta.Losses{DB: c.node(1).db}.Nowhere(10)
+		if err != nil || len(list) != 1 || list[0].ID != ids[1] {
+			t.Errorf("on no node: %v, %v", list, err)
+		}
+		if _, err := c.node(1).db.Content(ids[1]); err != nil {
+			t.Errorf("the log has forgotten it: %v", err)
+		}
+	})
 }
 
 // BenchmarkBelieved reads the 10,000 contents that the log believes to be here.

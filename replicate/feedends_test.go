@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rdmcfs/rdmcfs/meta"
 	"github.com/rdmcfs/rdmcfs/meta/metatest"
@@ -90,27 +91,29 @@ func wantEnds(t *testing.T, f *TransferFeed, want []Ending, says error) {
 func TestG10EndWithoutALeaderForItsBarrier(t *testing.T) {
 	for name, size := range map[string]int{"inline": 5, "small": 100_000} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, 3, 3)
-			n := c.node(1)
-			n.rep.pusher.cfg.Log = leaderlessLog{nodeLog{n}}
-			f := n.replicator().FollowTransfers()
-			defer f.Close()
-			out, err := n.publish(c.create(1, "f"), meta.ContentID{}, randomBytes(1, size))
-			if err != nil || out.Unseen == nil || len(out.Behind) != 0 {
-				t.Fatalf("%+v, %v", out, err)
-			}
-			ended, _, _ := f.Take()
-			if len(ended) != 1 || ended[0].Ending != EndPublished || !strings.Contains(ended[0].Text, "no leader") {
-				t.Fatalf("ended %+v", ended)
-			}
-			for _, m := range ended[0].Members {
-				if m.Behind || size == 5 {
-					t.Errorf("nobody knows what %+v shows", m)
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3, 3)
+				n := c.node(1)
+				n.rep.pusher.cfg.Log = leaderlessLog{nodeLog{n}}
+				f := n.replicator().FollowTransfers()
+				defer f.Close()
+				out, err := n.publish(c.create(1, "f"), meta.ContentID{}, randomBytes(1, size))
+				if err != nil || out.Unseen == nil || len(out.Behind) != 0 {
+					t.Fatalf("%+v, %v", out, err)
 				}
-			}
-			if why := n.rep.WhyBehind(2, 0); why != "" {
-				t.Errorf("node 2 is said to be behind: %s", why)
-			}
+				ended, _, _ := f.Take()
+				if len(ended) != 1 || ended[0].Ending != EndPublished || !strings.Contains(ended[0].Text, "no leader") {
+					t.Fatalf("ended %+v", ended)
+				}
+				for _, m := range ended[0].Members {
+					if m.Behind || size == 5 {
+						t.Errorf("nobody knows what %+v shows", m)
+					}
+				}
+				if why := n.rep.WhyBehind(2, 0); why != "" {
+					t.Errorf("node 2 is said to be behind: %s", why)
+				}
+			})
 		})
 	}
 }
@@ -125,53 +128,57 @@ func (l behindLog) Barrier(context.Context, uint64) ([]meta.NodeID, error) { ret
 
 // G10: a transfer lists the members of its file only, also if other nodes have not shown the version in time.
 func TestG10NodesOutsideThePlacementAreNoMembers(t *testing.T) {
-	c := newCluster(t, 4, 3)
-	n := c.node(1)
-	c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
-	n.rep.pusher.cfg.Log = behindLog{nodeLog{n}, []meta.NodeID{2, 3, 4}}
-	for i, size := range []int{0, 100, 100_000, 3 << 20} {
-		ino := c.create(1, string(rune('a'+i)))
-		file, err := n.db.Inode(ino)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, 3)
+		n := c.node(1)
+		c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+		n.rep.pusher.cfg.Log = behindLog{nodeLog{n}, []meta.NodeID{2, 3, 4}}
+		for i, size := range []int{0, 100, 100_000, 3 << 20} {
+			ino := c.create(1, string(rune('a'+i)))
+			file, err := n.db.Inode(ino)
+			if err != nil {
+				t.Fatal(err)
+			}
+			placed, err := n.db.Members(file.Policy, ino)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := n.replicator().FollowTransfers()
+			if _, err := n.publish(ino, meta.ContentID{}, randomBytes(1, size)); err != nil {
+				t.Fatal(err)
+			}
+			ended, _, _ := f.Take()
+			f.Close()
+			wantMembersBehind(t, ended, placed)
 		}
-		placed, err := n.db.Members(file.Policy, ino)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := n.replicator().FollowTransfers()
-		if _, err := n.publish(ino, meta.ContentID{}, randomBytes(1, size)); err != nil {
-			t.Fatal(err)
-		}
-		ended, _, _ := f.Take()
-		f.Close()
-		wantMembersBehind(t, ended, placed)
-	}
+	})
 }
 
 // G10: a file whose bytes ride in the log, or that has none, lists each member, with those that are behind.
 func TestG10MembersThatAreBehind(t *testing.T) {
-	c := newCluster(t, 3, 3)
-	n := c.node(1)
-	n.rep.pusher.cfg.Log = behindLog{nodeLog{n}, []meta.NodeID{2}}
-	for i, size := range []int{0, 5} {
-		f := n.replicator().FollowTransfers()
-		if _, err := n.publish(c.create(1, string(rune('a'+i))), meta.ContentID{}, randomBytes(1, size)); err != nil {
-			t.Fatal(err)
-		}
-		ended, _, _ := f.Take()
-		f.Close()
-		behind := map[meta.NodeID]bool{}
-		for _, m := range ended[0].Members {
-			behind[m.Node] = m.Behind
-			if (m.State == "stored") == m.Behind {
-				t.Errorf("%d bytes: %+v", size, m)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 3)
+		n := c.node(1)
+		n.rep.pusher.cfg.Log = behindLog{nodeLog{n}, []meta.NodeID{2}}
+		for i, size := range []int{0, 5} {
+			f := n.replicator().FollowTransfers()
+			if _, err := n.publish(c.create(1, string(rune('a'+i))), meta.ContentID{}, randomBytes(1, size)); err != nil {
+				t.Fatal(err)
+			}
+			ended, _, _ := f.Take()
+			f.Close()
+			behind := map[meta.NodeID]bool{}
+			for _, m := range ended[0].Members {
+				behind[m.Node] = m.Behind
+				if (m.State == "stored") == m.Behind {
+					t.Errorf("%d bytes: %+v", size, m)
+				}
+			}
+			if len(behind) != 2 || !behind[2] || behind[3] {
+				t.Errorf("%d bytes: behind %v", size, behind)
 			}
 		}
-		if len(behind) != 2 || !behind[2] || behind[3] {
-			t.Errorf("%d bytes: behind %v", size, behind)
-		}
-	}
+	})
 }
 
 // wantMembersBehind checks that a transfer which ended lists the nodes of a placement but the writer, all behind.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/content"
@@ -139,116 +140,124 @@ func TestContentOnItsWayToANodeIsNotPassedOn(t *testing.T) {
 
 // A new leader orders what is under way, and puts the nodes together in another way. The multicast goes on.
 func TestMulticastGoesOnWhenItsNodesAreOrderedAgain(t *testing.T) {
-	c := newCluster(t, 3, 1)
-	files, goOn := c.served(1, 3)
-	c.node(3).start()
-	c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
-	c.hub.resetGroups()
-	m := work{WaitMs: 300, Targets: []meta.NodeID{2, 3}}
-	for id := range files {
-		m.Contents = append(m.Contents, id)
-	}
-	reply := c.node(1).replicator().supplier.work(t.Context(), m)
-	goOn()
-	if !slices.Equal(reply.Running, m.Contents) {
-		t.Errorf("answered %+v", reply)
-	}
-	c.settled()
-	if got := c.hub.groupSizes(); len(got) > 0 {
-		t.Errorf("new groups of %v members", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 1)
+		files, goOn := c.served(1, 3)
+		c.node(3).start()
+		c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
+		c.hub.resetGroups()
+		m := work{WaitMs: 300, Targets: []meta.NodeID{2, 3}}
+		for id := range files {
+			m.Contents = append(m.Contents, id)
+		}
+		reply := c.node(1).replicator().supplier.work(t.Context(), m)
+		goOn()
+		if !slices.Equal(reply.Running, m.Contents) {
+			t.Errorf("answered %+v", reply)
+		}
+		c.settled()
+		if got := c.hub.groupSizes(); len(got) > 0 {
+			t.Errorf("new groups of %v members", got)
+		}
+	})
 }
 
 // Nodes come back one after another while the first is served: each joins, or is served by itself, and gets all.
 func TestNodesThatComeOneAfterAnotherAreAllServed(t *testing.T) {
-	c := newCluster(t, 7, 1)
-	files, goOn := c.served(1, 3)
-	for i := 3; i <= 7; i++ {
-		c.node(meta.NodeID(i)).start()
-		c.eventually("one more is served", func() bool {
-			return slices.Contains(c.hub.groupSizes(), i) || c.heldAt(meta.NodeID(i), files) == 1
-		})
-	}
-	goOn()
-	c.settled()
-	for i := 2; i <= 7; i++ {
-		if got := c.heldAt(meta.NodeID(i), files); got != 1 {
-			t.Errorf("node %d holds %d of 1", i, got)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 7, 1)
+		files, goOn := c.served(1, 3)
+		for i := 3; i <= 7; i++ {
+			c.node(meta.NodeID(i)).start()
+			c.eventually("one more is served", func() bool {
+				return slices.Contains(c.hub.groupSizes(), i) || c.heldAt(meta.NodeID(i), files) == 1
+			})
 		}
-	}
+		goOn()
+		c.settled()
+		for i := 2; i <= 7; i++ {
+			if got := c.heldAt(meta.NodeID(i), files); got != 1 {
+				t.Errorf("node %d holds %d of 1", i, got)
+			}
+		}
+	})
 }
 
 // Nodes come back one after another while several files are on their way to the first: none of the transfers, which
 // share a group, is given up.
 func TestTransfersThatShareAGroupOutliveManyJoins(t *testing.T) {
-	const last, count = 5, 3
-	c := newCluster(t, last, 1)
-	c.setLeaderless()
-	c.node(1).stop()
-	c.node(1).tuning.Silent, c.node(1).tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
-	c.node(1).start()
-	for i := 2; i <= last; i++ {
-		c.node(meta.NodeID(i)).stop()
-		c.declareDown(meta.NodeID(i))
-	}
-	files := c.writeFiles(count, 12<<20)
-	for i := 2; i <= last; i++ {
-		c.node(meta.NodeID(i)).start()
-	}
-	release := make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(goOn) // also when the test fails before it calls it
-	c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
-		if i >= 3 {
-			<-release
+	synctest.Test(t, func(t *testing.T) {
+		const last, count = 5, 3
+		c := newCluster(t, last, 1)
+		c.setLeaderless()
+		c.node(1).stop()
+		c.node(1).tuning.Silent, c.node(1).tuning.Stalled = time.Minute, time.Minute // what is held below is no failure
+		c.node(1).start()
+		for i := 2; i <= last; i++ {
+			c.node(meta.NodeID(i)).stop()
+			c.declareDown(meta.NodeID(i))
 		}
-		return nil
-	})
-	s := c.node(1).replicator().supplier
-	var wg sync.WaitGroup
-	for i := 2; i <= last; i++ {
-		for id := range files {
-			wg.Go(func() {
-				m := work{WaitMs: 15000, Targets: []meta.NodeID{meta.NodeID(i)}, Contents: []meta.ContentID{id}}
-				r := s.work(t.Context(), m)
-				for len(r.Running) > 0 {
-					r = s.work(t.Context(), m)
+		files := c.writeFiles(count, 12<<20)
+		for i := 2; i <= last; i++ {
+			c.node(meta.NodeID(i)).start()
+		}
+		release := make(chan struct{})
+		goOn := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(goOn) // also when the test fails before it calls it
+		c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
+			if i >= 3 {
+				<-release
+			}
+			return nil
+		})
+		s := c.node(1).replicator().supplier
+		var wg sync.WaitGroup
+		for i := 2; i <= last; i++ {
+			for id := range files {
+				wg.Go(func() {
+					m := work{WaitMs: 15000, Targets: []meta.NodeID{meta.NodeID(i)}, Contents: []meta.ContentID{id}}
+					r := s.work(t.Context(), m)
+					for len(r.Running) > 0 {
+						r = s.work(t.Context(), m)
+					}
+					if len(r.Done) != 1 || len(r.Failed) > 0 {
+						t.Errorf("node %d: %+v", i, r)
+					}
+				})
+			}
+			c.eventually("all are under way", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				n := 0
+				for _, sh := range s.flows {
+					n += len(sh.targets)
 				}
-				if len(r.Done) != 1 || len(r.Failed) > 0 {
-					t.Errorf("node %d: %+v", i, r)
-				}
+				return n == count*(i-1)
 			})
 		}
-		c.eventually("all are under way", func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			n := 0
-			for _, sh := range s.flows {
-				n += len(sh.targets)
-			}
-			return n == count*(i-1)
-		})
-	}
-	goOn()
-	wg.Wait()
+		goOn()
+		wg.Wait()
+	})
 }
 
 // A node joins a multicast, and restarts. It does not wait until the others have all.
 func TestNodeThatJoinedAndRestartsIsServedByItself(t *testing.T) {
-	c := newCluster(t, 3, 1)
-	files, goOn := c.served(1, 3)
-	c.node(3).start()
-	c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
-	c.node(3).stop()
-	c.declareDown(3)
-	c.node(3).start()
-	done := func() bool { return c.heldAt(3, files) == 1 }
-	for deadline := time.Now().Add(15 * time.Second); !done() && time.Now().Before(deadline); {
-		pause(t.Context(), SystemClock(), 10*time.Millisecond)
-	}
-	if !done() {
-		t.Error("it waits for the node that is served with it")
-	}
-	goOn()
-	c.settled()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 1)
+		files, goOn := c.served(1, 3)
+		c.node(3).start()
+		c.eventually("both are served", func() bool { return slices.Contains(c.hub.groupSizes(), 3) })
+		c.node(3).stop()
+		c.declareDown(3)
+		c.node(3).start()
+		done := func() bool { return c.heldAt(3, files) == 1 }
+		for deadline := time.Now().Add(15 * time.Second); !done() && time.Now().Before(deadline); {
+			pause(t.Context(), SystemClock(), 10*time.Millisecond)
+		}
+		if !done() {
+			t.Error("it waits for the node that is served with it")
+		}
+		goOn()
+		c.settled()
+	})
 }

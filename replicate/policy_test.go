@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -65,17 +66,19 @@ func TestPolicyCapsAndClasses(t *testing.T) {
 
 // TestReasonsOfAPolicy: whoever asks why a transfer is slow hears of the policy.
 func TestReasonsOfAPolicy(t *testing.T) {
-	c := newCluster(t, 3, 1)
-	set := c.must(1, &meta.SetPolicy{Dir: meta.RootIno, Policy: &meta.Policy{SendRate: 2e6, Priority: meta.PriorityHigh}})
-	form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, 1<<30, set.Inode.Policy)
-	if err != nil || form.SendRate != 2e6 || form.Priority != meta.PriorityHigh ||
-		form.BlockBytes != schedule.DefaultBlockSize || len(choice.Reasons) < 2 {
-		t.Fatalf("%+v, %v", form, err)
-	}
-	want := []string{"The policy lets each node send 2.00 MB/s.", "The policy gives it high priority."}
-	for i, got := range choice.Reasons[len(choice.Reasons)-2:] {
-		if got != want[i] {
-			t.Errorf("%q, want %q", got, want[i])
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 1)
+		set := c.must(1, &meta.SetPolicy{Dir: meta.RootIno, Policy: &meta.Policy{SendRate: 2e6, Priority: meta.PriorityHigh}})
+		form, choice, err := chooseForm(c.node(1).db, []meta.NodeID{1, 2, 3}, 1<<30, set.Inode.Policy)
+		if err != nil || form.SendRate != 2e6 || form.Priority != meta.PriorityHigh ||
+			form.BlockBytes != schedule.DefaultBlockSize || len(choice.Reasons) < 2 {
+			t.Fatalf("%+v, %v", form, err)
 		}
-	}
+		want := []string{"The policy lets each node send 2.00 MB/s.", "The policy gives it high priority."}
+		for i, got := range choice.Reasons[len(choice.Reasons)-2:] {
+			if got != want[i] {
+				t.Errorf("%q, want %q", got, want[i])
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -116,10 +117,10 @@ func TestFileLargerThanTheRegisteredBudget(t *testing.T) {
 	})
 }
 
+// eachFabric runs a test over memory, in virtual time, and over TCP.
 func eachFabric(t *testing.T, run func(t *testing.T, fabric string)) {
-	for _, fabric := range []string{"mem", "tcp"} {
-		t.Run(fabric, func(t *testing.T) { run(t, fabric) })
-	}
+	t.Run("mem", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { run(t, "mem") }) })
+	t.Run("tcp", func(t *testing.T) { run(t, "tcp") })
 }
 
 func TestLargeFilesOverRDMC(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -62,61 +63,67 @@ func heldByTwo(
 // TestReaderWaitsAsLongAsBytesCome: each question takes longer than a silent holder is waited for.
 func TestReaderWaitsAsLongAsBytesCome(t *testing.T) {
 	t.Parallel()
-	tuning := testTuning()
-	silent := tuning.fetchSilent()
-	n, id, b := heldByTwo(t, func(ctx context.Context, _ meta.NodeID, moved func(int64)) error {
-		for range 8 {
-			select {
-			case <-time.After(silent / 5):
-				moved(0)
-			case <-ctx.Done():
-				return ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		tuning := testTuning()
+		silent := tuning.fetchSilent()
+		n, id, b := heldByTwo(t, func(ctx context.Context, _ meta.NodeID, moved func(int64)) error {
+			for range 8 {
+				select {
+				case <-time.After(silent / 5):
+					moved(0)
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
-		}
-		return nil
+			return nil
+		})
+		n.wantBytes(id, b)
 	})
-	n.wantBytes(id, b)
 }
 
 // TestReaderAsksAgain: holders that can't be reached for a while cost no reader an error.
 func TestReaderAsksAgain(t *testing.T) {
-	var asked atomic.Int32
-	n, id, b := heldByTwo(t, func(context.Context, meta.NodeID, func(int64)) error {
-		if asked.Add(1) <= 6 { // three times each
-			return errors.New("connection refused")
-		}
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		n, id, b := heldByTwo(t, func(context.Context, meta.NodeID, func(int64)) error {
+			if asked.Add(1) <= 6 { // three times each
+				return errors.New("connection refused")
+			}
+			return nil
+		})
+		n.wantBytes(id, b)
 	})
-	n.wantBytes(id, b)
 }
 
 // TestSilentHolderCostsItsTimeOnce: of two blocks and the leaves only the first question waits for it.
 func TestSilentHolderCostsItsTimeOnce(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	asked := 0
-	var silent meta.NodeID
-	n, id, b := heldByTwo(t, func(ctx context.Context, to meta.NodeID, _ func(int64)) error {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		asked := 0
+		var silent meta.NodeID
+		n, id, b := heldByTwo(t, func(ctx context.Context, to meta.NodeID, _ func(int64)) error {
+			mu.Lock()
+			if silent == 0 {
+				silent = to
+			}
+			mute := to == silent
+			if mute {
+				asked++
+			}
+			mu.Unlock()
+			if mute {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		n.wantBytes(id, b)
+		n.wantBytes(id, b)
 		mu.Lock()
-		if silent == 0 {
-			silent = to
+		defer mu.Unlock()
+		if asked != 1 {
+			t.Errorf("a holder that is silent was asked %d times", asked)
 		}
-		mute := to == silent
-		if mute {
-			asked++
-		}
-		mu.Unlock()
-		if mute {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
 	})
-	n.wantBytes(id, b)
-	n.wantBytes(id, b)
-	mu.Lock()
-	defer mu.Unlock()
-	if asked != 1 {
-		t.Errorf("a holder that is silent was asked %d times", asked)
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -126,42 +127,46 @@ func refuse(t *testing.T, node meta.NodeID, times int) *cluster {
 
 // TestRefusedForMemoryIsAskedAgain: a root or a member without memory for a group is asked again, until it has it.
 func TestRefusedForMemoryIsAskedAgain(t *testing.T) {
-	for _, node := range []meta.NodeID{1, 3} {
-		c := refuse(t, node, 5)
-		var pushes sync.WaitGroup
-		for i := range 3 { // two groups may be refused at the same time: one of them goes on
-			pushes.Go(func() { publishAll(t, c, 1, fmt.Sprint(i)) })
+	synctest.Test(t, func(t *testing.T) {
+		for _, node := range []meta.NodeID{1, 3} {
+			c := refuse(t, node, 5)
+			var pushes sync.WaitGroup
+			for i := range 3 { // two groups may be refused at the same time: one of them goes on
+				pushes.Go(func() { publishAll(t, c, 1, fmt.Sprint(i)) })
+			}
+			pushes.Wait()
+			if got := c.node(1).rep.Counters(); got.Epochs > 0 {
+				t.Errorf("node %d refused: %d epochs", node, got.Epochs)
+			}
 		}
-		pushes.Wait()
-		if got := c.node(1).rep.Counters(); got.Epochs > 0 {
-			t.Errorf("node %d refused: %d epochs", node, got.Epochs)
-		}
-	}
+	})
 }
 
 // TestRefusedForMemoryIsNotDead: a member that has no memory for long is owed the file with that as the evidence, not
 // as one that can't be reached; the others have it.
 func TestRefusedForMemoryIsNotDead(t *testing.T) {
-	c := refuse(t, 3, 1<<30)
-	c.node(1).rep.rootGroups.patience = 300 * time.Millisecond
-	b := randomBytes(1, 3<<20)
-	out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
-		t.Fatalf("owed %v, want node 3", out.Result.Owed)
-	}
-	if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedSlow {
-		t.Errorf("owed for reason %d, want slow", got)
-	}
-	why := c.node(1).rep.WhySlow(3, out.Content)
-	if !strings.Contains(why, "node 3") || !strings.Contains(why, "64 of 64 MiB in use") {
-		t.Errorf("the evidence is %q", why)
-	}
-	for _, id := range []meta.NodeID{1, 2, 4} {
-		c.node(id).wantBytes(out.Content, b)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := refuse(t, 3, 1<<30)
+		c.node(1).rep.rootGroups.patience = 300 * time.Millisecond
+		b := randomBytes(1, 3<<20)
+		out, err := c.node(1).publish(c.create(1, "f"), meta.ContentID{}, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Result.Owed) != 1 || out.Result.Owed[0] != 3 {
+			t.Fatalf("owed %v, want node 3", out.Result.Owed)
+		}
+		if got := owedReasons(t, c.node(1).db, 3)[out.Content]; got != meta.OwedSlow {
+			t.Errorf("owed for reason %d, want slow", got)
+		}
+		why := c.node(1).rep.WhySlow(3, out.Content)
+		if !strings.Contains(why, "node 3") || !strings.Contains(why, "64 of 64 MiB in use") {
+			t.Errorf("the evidence is %q", why)
+		}
+		for _, id := range []meta.NodeID{1, 2, 4} {
+			c.node(id).wantBytes(out.Content, b)
+		}
+	})
 }
 
 // TestAllSendWithLittleMemory: all nodes send at the same time, with memory for the groups of some of them at a time.

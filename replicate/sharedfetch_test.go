@@ -15,53 +15,55 @@ import (
 
 // TestBlockIsFetchedOnce: many readers of the pieces of a block, as the kernel reads ahead, cost one fetch of it.
 func TestBlockIsFetchedOnce(t *testing.T) {
-	const readers = 8
-	var asked atomic.Int32
-	entered := make(chan struct{})
-	n, id, b := heldByTwo(t, func(ctx context.Context, _ meta.NodeID, _ func(int64)) error {
-		asked.Add(1)
-		select {
-		case <-entered:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
-	remote := n.replicator().remote
-	rr := &remoteReader{r: remote, ctx: t.Context(), cancel: func() {}}
-	var err error
-	if rr.content, err = n.db.Content(id); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(b); i += content.BlockBytes {
-		rr.leaves = append(rr.leaves, content.Leaf(b[i:min(i+content.BlockBytes, len(b))]))
-	}
-	var all sync.WaitGroup
-	for i := range int64(readers) {
-		all.Go(func() {
-			piece := make([]byte, content.BlockBytes/readers)
-			off := i * int64(len(piece))
-			if _, err := rr.ReadAt(piece, off); err != nil || !bytes.Equal(piece, b[off:][:len(piece)]) {
-				t.Errorf("piece %d: %v", i, err)
+	synctest.Test(t, func(t *testing.T) {
+		const readers = 8
+		var asked atomic.Int32
+		entered := make(chan struct{})
+		n, id, b := heldByTwo(t, func(ctx context.Context, _ meta.NodeID, _ func(int64)) error {
+			asked.Add(1)
+			select {
+			case <-entered:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
 			}
 		})
-	}
-	n.c.eventually("all wait for the fetch", func() bool {
-		remote.shared.mu.Lock()
-		defer remote.shared.mu.Unlock()
-		for _, f := range remote.shared.running {
-			return f.readers == readers
+		remote := n.replicator().remote
+		rr := &remoteReader{r: remote, ctx: t.Context(), cancel: func() {}}
+		var err error
+		if rr.content, err = n.db.Content(id); err != nil {
+			t.Fatal(err)
 		}
-		return false
+		for i := 0; i < len(b); i += content.BlockBytes {
+			rr.leaves = append(rr.leaves, content.Leaf(b[i:min(i+content.BlockBytes, len(b))]))
+		}
+		var all sync.WaitGroup
+		for i := range int64(readers) {
+			all.Go(func() {
+				piece := make([]byte, content.BlockBytes/readers)
+				off := i * int64(len(piece))
+				if _, err := rr.ReadAt(piece, off); err != nil || !bytes.Equal(piece, b[off:][:len(piece)]) {
+					t.Errorf("piece %d: %v", i, err)
+				}
+			})
+		}
+		n.c.eventually("all wait for the fetch", func() bool {
+			remote.shared.mu.Lock()
+			defer remote.shared.mu.Unlock()
+			for _, f := range remote.shared.running {
+				return f.readers == readers
+			}
+			return false
+		})
+		close(entered)
+		all.Wait()
+		if got := asked.Load(); got != 1 {
+			t.Errorf("%d questions for one block", got)
+		}
+		if left := len(remote.shared.running); left != 0 {
+			t.Errorf("%d fetches still run", left)
+		}
 	})
-	close(entered)
-	all.Wait()
-	if got := asked.Load(); got != 1 {
-		t.Errorf("%d questions for one block", got)
-	}
-	if left := len(remote.shared.running); left != 0 {
-		t.Errorf("%d fetches still run", left)
-	}
 }
 
 // TestSharedFetchEndsWithItsLastReader: who gives up costs the others nothing, and the fetch ends with the last.

@@ -106,7 +106,7 @@ func (w *Puts) Slow(
 	if rest <= max(floor, time.Duration(part*float64(others))) {
 		return ""
 	}
-	if len(open) > 1 && w.together(open, confined)*part >= w.pace(others) {
+	if len(open) > 1 && w.together(open, confined)*part*others.Seconds() >= w.voted(others) {
 		return ""
 	}
 	return fmt.Sprintf("it takes %v more at its pace, the others took %v", rest.Round(100*time.Millisecond),
@@ -130,15 +130,14 @@ func (w *Puts) together(open []id.Node, confined time.Duration) (pace float64) {
 	return pace
 }
 
-// pace is what went at least to the members that voted within some time, in bytes a second.
-func (w *Puts) pace(within time.Duration) float64 {
-	voted := 0
+// voted is how many bytes went at least to the members that voted within some time, which a clock may show as nothing.
+func (w *Puts) voted(within time.Duration) (bytes float64) {
 	for _, v := range w.votes {
 		if v <= within {
-			voted++
+			bytes += float64(w.bytes)
 		}
 	}
-	return units.PerSecond(int64(voted)*w.bytes, within)
+	return bytes
 }
 
 // Crowded says why a member is slow whose bytes still wait for room in a full queue, where only the bytes before them

@@ -92,16 +92,18 @@ func TestSeveralSlowMembers(t *testing.T) {
 		left          int64 // for each, when they are looked at first
 		third, fourth int64 // bytes a second
 		slow          [2]bool
+		votes         time.Duration
 	}{
-		"both are slow":             {mib, 20 << 10, 30 << 10, [2]bool{true, true}},
-		"one is slow, one is not":   {mib, 20 << 10, 400 << 10, [2]bool{true, false}},
-		"the link is full":          {80 * mib, 20 << 10, 18 << 20, [2]bool{false, false}},
-		"one does not move":         {mib, 0, 20 << 10, [2]bool{false, true}},
-		"one is across, and silent": {mib, mib, 20 << 10, [2]bool{false, true}},
+		"both are slow":             {mib, 20 << 10, 30 << 10, [2]bool{true, true}, 100 * time.Millisecond},
+		"one is slow, one is not":   {mib, 20 << 10, 400 << 10, [2]bool{true, false}, 100 * time.Millisecond},
+		"the link is full":          {80 * mib, 20 << 10, 18 << 20, [2]bool{false, false}, 100 * time.Millisecond},
+		"one does not move":         {mib, 0, 20 << 10, [2]bool{false, true}, 100 * time.Millisecond},
+		"the votes took no time":    {mib, 20 << 10, 30 << 10, [2]bool{true, true}, 0},
+		"one is across, and silent": {mib, mib, 20 << 10, [2]bool{false, true}, 100 * time.Millisecond},
 	} {
 		w := NewPuts(began, mib)
-		w.Voted(began.Add(100 * time.Millisecond))
-		w.Voted(began.Add(100 * time.Millisecond))
+		w.Voted(began.Add(tc.votes))
+		w.Voted(began.Add(tc.votes))
 		open, was := []id.Node{3, 4}, [2]bool{}
 		for i := range int64(3) {
 			for k, pace := range []int64{tc.third, tc.fourth} {

@@ -150,7 +150,7 @@ var ofReplicate = []mutant{
 	{"a new connection is measured from where the last one had come to", "replicate/slow/puts.go",
 		"if l.going && (left < 0 || left > l.now) {", "if false {", inSlow},
 	{"what several share of a full link is slow", "replicate/slow/puts.go",
-		"w.together(open, confined)*part >= w.pace(others)", "w.together(open, confined) < 0", inSlow},
+		"w.together(open, confined)*part*others.Seconds() >= w.voted(others)", "w.together(open, confined) < 0", inSlow},
 	{"only who is alone is found slow", "replicate/small.go",
 		"confined := p.s.p.sharing.confined(&p.clock, open, now)",
 		"confined := p.s.p.sharing.confined(&p.clock, open[:min(1, len(open))], now)",
