@@ -124,6 +124,7 @@ func TestNodeThatComesSoonIsServedByAnotherHolder(t *testing.T) {
 		c.eventually("node 4 is served meanwhile", func() bool { return c.heldAt(4, files) == 1 })
 		goOn()
 		c.settled()
+		synctest.Wait() // they have counted as well
 		for _, n := range c.all()[:2] {
 			if got := n.replicator().Counters().CaughtUp; got != 1 {
 				t.Errorf("node %d has served %d nodes, want 1", n.id, got)
