@@ -100,9 +100,10 @@ func askNode(t *testing.T) (counters, refusal string) {
 	return counters, err.Error()
 }
 
+// freePort is an address that nobody listens at, and that no connection of another program takes meanwhile.
 func freePort(t *testing.T) string {
 	t.Helper()
-	port, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := net.Listen("tcp", "127.77.0.3:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,11 @@ type clockedNode struct {
 	err    error
 }
 
+// freePort is an address that nobody listens at, and that no connection of another test takes meanwhile: those have
+// another address.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.77.0.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,12 +130,12 @@ func (d *demo) start(ctx context.Context) error {
 }
 
 func (d *demo) newNode(i int) (*node, error) {
-	port, err := freePort()
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
 	name := fmt.Sprintf("node%d", i+1)
-	n := &node{name: name, addr: fmt.Sprintf("127.0.0.1:%d", port),
+	n := &node{name: name, addr: addr,
 		data: filepath.Join(d.dir, name), mount: filepath.Join(d.dir, "mnt"+name[len("node"):])}
 	if err := os.Mkdir(n.mount, 0o755); err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
@@ -144,14 +144,18 @@ func (d *demo) newNode(i int) (*node, error) {
 	return n, nil
 }
 
-// freePort asks the kernel for a port that nobody uses now.
-func freePort() (int, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+// loopback is a loopback address that other programs hardly use. At 127.0.0.1 any connection that another program opens
+// may take a port between the time that it is found free and the start of its node.
+const loopback = "127.77.0.4"
+
+// freeAddr is an address at which nobody listens now.
+func freeAddr() (string, error) {
+	ln, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
 	if err != nil {
-		return 0, fmt.Errorf("demo: %w", err)
+		return "", fmt.Errorf("demo: %w", err)
 	}
 	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port, nil
+	return ln.Addr().String(), nil
 }
 
 // found makes the cluster and returns the arguments with which the others join.
