@@ -138,6 +138,7 @@ func (c *clocked) names(at, wrong string, by time.Duration) {
 // start meanwhile are let in, tokens work and end when they should, certificates last as they should, each node names
 // that clock and no other; and once it is right nothing is left.
 func TestWrongClockLeavesTheClusterWhole(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
 	t.Cleanup(func() {
 		for name := range c.nodes {
@@ -231,6 +232,7 @@ func TestLoneNodeWithAWrongClock(t *testing.T) {
 // The clocks of both nodes are wrong by more than a year, while they run and for a start, and then right again.
 // Whatever their certificates say then, both are let in by themselves, and a node that was off all the while is, too.
 func TestTwoNodesWhoseClocksWereWrong(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	for _, by := range []time.Duration{400 * day, -400 * day} {
 		t.Run(by.String(), func(t *testing.T) {
 			t.Parallel()

@@ -73,6 +73,7 @@ func TestJoinAfterAnInitThatWasCutShort(t *testing.T) {
 
 // G9: a join that was cut short after its answer can be repeated with its token, until the directory is a node.
 func TestJoinThatWasCutShortIsRepeated(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c, token := cutShort(t)
 	for i, again := range []admin.TokenRequest{{TTL: time.Hour}, {TTL: time.Hour, Replace: "n2"}} {
 		tok := token(again)
@@ -97,6 +98,7 @@ func TestJoinThatWasCutShortIsRepeated(t *testing.T) {
 
 // G9: the token that init prints is good although the first start was cut short before the token was in the log.
 func TestFirstStartThatWasCutShort(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := noNodes(t)
 	var token admin.Token
 	c.add("n1", func(dir, listen string) (err error) {

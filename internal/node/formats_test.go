@@ -179,6 +179,7 @@ func TestUpgradeSaysWhoHoldsItBack(t *testing.T) {
 // A node that was down when the format was raised, and starts with an older program then, ends and says why: the others
 // refuse it. It has written nothing, so the right program starts.
 func TestProgramThatWasLeftBehindEnds(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := threeVoters(t)
 	for _, name := range []string{"n3", "n2", "n1"} {
 		c.stop(name)

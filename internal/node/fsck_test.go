@@ -137,6 +137,7 @@ func TestFsckOfWhatIsWell(t *testing.T) {
 
 // Each thing that can be wrong with contents is found, with what becomes of it.
 func TestFsckNamesWhatIsWrong(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	n := newCheckedNode(t, 3)
 	removed, cut, rotten := n.file(t, "a", "removed", 1, 2), n.file(t, "a", "cut", 1, 2), n.file(t, "a", "rotten", 1, 2)
 	lost := n.file(t, "b", "lost", 1, 2, 3)

@@ -46,6 +46,7 @@ func (c *clocked) move(name string) {
 // A voter starts at another address while another voter is gone. The third dials the address that the log knows, and
 // learns the new one from the voter itself: the two are a majority.
 func TestVoterThatMovedWhileAnotherIsGone(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := threeVoters(t)
 	c.stop("n2")
 	c.stop("n1")
@@ -57,6 +58,7 @@ func TestVoterThatMovedWhileAnotherIsGone(t *testing.T) {
 
 // The same when the third was away while the voter moved: the log of the two others knows the new address by then.
 func TestVoterThatMovedWhileAnotherWasAway(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := threeVoters(t)
 	c.stop("n3")
 	c.stop("n2")

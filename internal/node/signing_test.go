@@ -15,6 +15,7 @@ import (
 // The only voter, which alone has the signing key, is evicted: the node that votes then has the key, and others can
 // join.
 func TestSigningKeyStaysWhenTheOnlyVoterIsEvicted(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := noNodes(t)
 	first := c.add("n1", func(dir, listen string) error {
 		_, err := Init(InitConfig{DataDir: dir, Listen: listen, Name: "n1"})
@@ -41,6 +42,7 @@ func TestSigningKeyStaysWhenTheOnlyVoterIsEvicted(t *testing.T) {
 // The only holder of the signing key is evicted by a node that does not vote, before the present voters have got the
 // key: it leaves only after one of them has it, and others can join.
 func TestSigningKeyStaysWhenItsOnlyHolderIsEvicted(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c, first, inTheWay := keyOnOneVoter(t)
 	c.join("n4", "n1")
 	c.until("n4", "one beside three voters", func(st admin.Status) bool {
@@ -76,6 +78,7 @@ func TestSigningKeyStaysWhenItsOnlyHolderIsEvicted(t *testing.T) {
 // The only holder of the signing key, which runs, is asked to let a machine take its place: it does so only after
 // another voter has got the key, and the token is good until then.
 func TestSigningKeyStaysWhenItsOnlyHolderIsReplaced(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c, first, inTheWay := keyOnOneVoter(t)
 	token, err := first.admin.Token(t.Context(), admin.TokenRequest{TTL: time.Hour, Replace: "n1"})
 	if err != nil {

@@ -66,6 +66,7 @@ func writtenOverlay(tb testing.TB, store *content.Store) *content.Overlay {
 
 // What a status costs does not depend on how much was written to files that are open.
 func TestStatusDoesNotReadOpenFiles(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s, _ := openStaging(t, t.TempDir())
 	o := writtenOverlay(t, s.store)
 	defer func() {
