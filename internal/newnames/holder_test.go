@@ -230,6 +230,29 @@ func TestNewFileTakesOneEntry(t *testing.T) {
 	}
 }
 
+// A name that stands is not made again, whether a file or a directory has it.
+func TestNameThatStandsIsNotMadeAgain(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	dir := a.held("d")
+	file := a.create(dir, "file").Ino
+	a.publish(file)
+	for name, ino := range map[string]meta.Ino{"file": file, "sub": a.mkdir(dir, "sub")} {
+		if res := a.create(dir, name); res.Errno != syscall.EEXIST {
+			t.Errorf("%s is made again: %+v", name, res)
+		}
+		open := &meta.Create{Parent: dir, Name: name, Kind: meta.KindFile, Mode: 0o640}
+		if res := a.do(open); name == "file" && (res.Errno != 0 || !res.Existed || res.Ino != ino) {
+			t.Errorf("an open that may make %s: %+v", name, res)
+		}
+		for _, n := range []*testNode{a, b} {
+			if rec, err := n.View().Lookup(dir, name, n.self()); err != nil || rec.Ino != ino {
+				t.Errorf("%s is %d at node %d: %v", name, rec.Ino, n.id, err)
+			}
+		}
+	}
+}
+
 // O_EXCL lets in one, whoever gives the names; the other node's create ends the delegation.
 func TestAnotherNodeMakesANameThere(t *testing.T) {
 	w := newWorld(t, 2)

@@ -161,7 +161,8 @@ func TestIdleNodesCompareSeldom(t *testing.T) {
 		{true, 1, 8, 15, 1},  // of 8
 		{false, 1, 9, 9, 9},  // somebody does not answer
 		{true, 1, 9, 10, 1},  // all have answered
-		{true, 2, 9, 10, 1},  // the state was replaced
+		{true, 2, 9, 1, 1},   // the state was replaced: at once
+		{true, 2, 9, 9, 0},   // the new one agrees
 		{true, 2, 10, 12, 2}, // of 9, then of 10
 	} {
 		asked = 0
