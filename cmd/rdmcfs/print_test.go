@@ -209,7 +209,8 @@ func TestNamesAreEscaped(t *testing.T) {
 	p.event(admin.Event{Kind: "node", Node: &st.Nodes[0]})
 	p.event(admin.Event{Kind: "version", Version: &versions[0]})
 	p.event(admin.Event{Kind: "message", Message: evil})
-	want("watch", 5)
+	p.event(admin.Event{Kind: "change", Change: &admin.Change{Path: evil, What: evil}})
+	want("watch", 6)
 	a := &app{out: &b}
 	printWhere(a, evil, where)
 	want("where", 3)

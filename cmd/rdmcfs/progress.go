@@ -83,12 +83,26 @@ func (p *progress) event(ev admin.Event) {
 		p.line(ev.Node.Name + " is " + stateText(*ev.Node) + drainText(*ev.Node))
 	case ev.Version != nil:
 		p.line(fmt.Sprintf("%s: version %d, %s", ev.Version.Path, ev.Version.Version, units.Bytes(ev.Version.SizeBytes)))
+	case ev.Change != nil:
+		p.line(changeLine(ev))
+	case ev.Kind == "position":
+		p.line(fmt.Sprintf("%d position", ev.Position))
 	case ev.Message != "": // ends were missed: there will be news again of what still runs
 		p.erase()
 		p.order = nil
 		clear(p.now)
 		p.line(ev.Message)
 	}
+}
+
+// changeLine is a position to go on from, and what is at a path now.
+func changeLine(ev admin.Event) string {
+	c := ev.Change
+	line := fmt.Sprintf("%d %s %s", ev.Position, c.What, c.Path)
+	if c.What == "file" {
+		line += fmt.Sprintf(": version %d, %s", c.Version, units.Bytes(c.SizeBytes))
+	}
+	return line
 }
 
 func (p *progress) update(tr admin.Transfer, at time.Time) {

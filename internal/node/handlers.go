@@ -21,7 +21,8 @@ func (n *node) handlers() admin.Handlers {
 		warnings: &warnings{db: n.db, members: n.members, raft: &n.raft, health: n.health, digests: n.digests,
 			clock: n.clock, paths: n.paths, lost: lost}}
 	watch := &watchReport{ctx: n.life.ctx, db: n.db, raft: &n.raft, repl: n.repl, watchers: &n.watchers,
-		transfers: moves, nodes: nodes, versions: kept}
+		transfers: moves, nodes: nodes, versions: kept,
+		changes: &changeReport{ctx: n.life.ctx, changes: &n.changes, db: n.db, paths: n.paths}}
 	restore := &restorer{ctx: n.life.ctx, db: n.db, store: n.store, staging: n.staging, versions: kept, paths: n.paths,
 		proposer: n.proposer, repl: n.repl}
 	wait := &waits{ctx: n.life.ctx, db: n.db, raft: &n.raft, nodes: nodes, holdings: where, lost: lost,

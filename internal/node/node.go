@@ -94,6 +94,7 @@ type node struct {
 	repl      *replicate.Replicator
 	stock     *stock
 	watchers  watchers
+	changes   changes
 	digests   *digests
 	cluster   *cluster
 	mounts    *mounts
@@ -294,6 +295,7 @@ func (n *node) openLog() error {
 		marks: &m.marks, onDisk: n.cfg.Host.State == nil, log: n.log, alarm: make(chan struct{}, 1)}
 	n.server.HandleCall(kindDigest, n.digests.handle)
 	n.makeMounts()
+	n.changes.reset(n.db.Index())
 	cfg := n.consensusConfig()
 	cfg.StateMachine, cfg.Digest, cfg.Wrong = m, m.digestAt, n.db.Distrusted
 	raft, err := consensus.Open(cfg)
@@ -452,6 +454,7 @@ func (n *node) changed(index uint64, events []meta.Event) {
 		raft.SetVisible(index)
 	}
 	n.watchers.notify(events)
+	n.changes.note(index, events)
 }
 
 // sawReturned notes that nodes are there again, which the log has let in: calls to them are tried at once.
@@ -489,6 +492,7 @@ func (n *node) restored() {
 	if raft := n.raft.node.Load(); raft != nil {
 		raft.SetVisible(n.db.Index())
 	}
+	n.changes.reset(n.db.Index())
 	n.health.rebuilt()
 }
 

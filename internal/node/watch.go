@@ -99,11 +99,15 @@ type watchReport struct {
 	transfers *transfers
 	nodes     *nodeReport
 	versions  *versions
+	changes   *changeReport
 }
 
 // watch reports transfers as they run, the end of each of them, new versions, and changes of nodes, until the client
-// goes.
+// goes; or changes of names and versions, if it asks for these.
 func (w *watchReport) watch(ctx context.Context, req admin.WatchRequest, each func(admin.Event) error) error {
+	if req.Changes {
+		return w.changes.watch(ctx, req, each)
+	}
 	interval := max(orDefault(req.Interval, watchInterval), watchIntervalMin)
 	watcher := w.watchers.join()
 	defer w.watchers.leave(watcher)

@@ -168,17 +168,34 @@ type Space struct {
 // Event is one line of a watch. Exactly one of the pointers is set, by Kind.
 type Event struct {
 	Time     time.Time `json:"time"`
-	Kind     string    `json:"kind"` // transfer, transfer-end, node, version, message
+	Kind     string    `json:"kind"` // transfer, transfer-end, node, version, message; change, position
 	Transfer *Transfer `json:"transfer,omitempty"`
 	Node     *Node     `json:"node,omitempty"`
 	Version  *Version  `json:"version,omitempty"`
 	Message  string    `json:"message,omitempty"`
+
+	// Of a watch of changes. A watch after Position gets what is not reported up to here.
+	Change   *Change `json:"change,omitempty"`
+	Position uint64  `json:"position,omitempty"` // index of the log, the same at all nodes
+}
+
+// Change is what is at a path after its name or its version has changed.
+type Change struct {
+	Path      string `json:"path"`
+	What      string `json:"what"`                 // file, directory, symlink, special, or gone
+	Inode     uint64 `json:"inode,omitempty"`      // 0: gone
+	Version   uint64 `json:"version,omitempty"`    // of a file
+	SizeBytes int64  `json:"size_bytes,omitempty"` // of a file
 }
 
 // WatchRequest narrows a watch.
 type WatchRequest struct {
 	Path     string        `json:"path,omitempty"`     // only transfers of this file or below this directory
 	Interval time.Duration `json:"interval,omitempty"` // between progress events of one transfer; 0 = 500 ms
+
+	// Changes asks for changes of names and versions instead, after a position if there is one, else from now on.
+	Changes bool    `json:"changes,omitempty"`
+	After   *uint64 `json:"after,omitempty"`
 }
 
 // MountRequest asks the node to mount its name space. The call returns when the mount answers.
