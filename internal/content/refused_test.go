@@ -2,6 +2,7 @@ package content
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,5 +61,41 @@ func TestBytesThatTheDiskRefusedAreNotTakenUpAgain(t *testing.T) {
 	}
 	if rest, listErr := s.Stagings(); err != nil || listErr != nil || len(rest) > 0 {
 		t.Errorf("dropped: %+v, %v, %v", rest, err, listErr)
+	}
+}
+
+// A note that found no room leaves nothing behind that hides the notes which come later: bytes that the disk refused
+// then are not opened again either.
+func TestNotesAfterOneThatFoundNoRoom(t *testing.T) {
+	dir := smallDisk(t)
+	s := openStore(t, dir, Options{})
+	st, err := s.NewStaging(Origin{Ino: 7, Name: "f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.File().WriteString("bytes"); err != nil {
+		t.Fatal(err)
+	}
+	filler := fillDisk(t, dir)
+	if err := st.SetOver(testID(1)); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("noted on a full disk: %v", err)
+	}
+	if err := errors.Join(filler.Close(), os.Remove(filler.Name())); err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(st.SetOver(testID(2)), st.Refuse(syscall.EIO), st.KeepUnpublished("why"), s.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, dir, Options{})
+	list, err := s.Stagings()
+	if err != nil || len(list) != 1 || list[0].Origin.Over != testID(2) || !strings.HasPrefix(list[0].Reason, "why") {
+		t.Errorf("staged: %+v, %v", list, err)
+	}
+	if st, err := s.OpenStaging(st.token); !errors.Is(err, ErrRefused) {
+		t.Errorf("opened again: %v", err)
+		if err == nil {
+			_ = st.Close()
+		}
 	}
 }

@@ -171,14 +171,20 @@ func (st *Staging) create(head stageHead, there bool) (err error) {
 	return err
 }
 
-// createJournal makes the .stage file.
+// createJournal makes the .stage file. One that has no room for its head goes again: what is noted later begins anew.
 func (st *Staging) createJournal(head stageHead) (err error) {
-	st.journal, err = openFile(st.s.files.stagePath(st.token, ".stage"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND)
+	path := st.s.files.stagePath(st.token, ".stage")
+	st.journal, err = openFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 	if err != nil {
 		return err
 	}
-	if err = st.note(appendRecord(nil, recordHead, head.append(nil))); err != nil || head.origin.Over == head.base {
+	if err = st.note(appendRecord(nil, recordHead, head.append(nil))); err != nil {
+		err = errors.Join(err, st.journal.Close(), st.s.files.unlink(path))
+		st.journal, st.torn = nil, false
 		return err
+	}
+	if head.origin.Over == head.base {
+		return nil
 	}
 	return st.noteOver(head.origin.Over)
 }
