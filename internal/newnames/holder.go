@@ -319,9 +319,13 @@ func (h *Holder) publish(ctx context.Context, op *meta.Publish, log Log) (res me
 	return res, true, err
 }
 
-// beginPublish waits until a pending file is not being reserved. It is nil if the log knows the file.
+// beginPublish waits until a pending file is not being reserved, and until it is known what became of earlier attempts:
+// a program may remove the file before this one is ordered. It is nil if the log knows the file.
 func (h *Holder) beginPublish(ctx context.Context, op *meta.Publish) (*pending, error) {
 	for {
+		if err := h.cfg.Settle(ctx); err != nil {
+			return nil, err
+		}
 		h.mu.Lock()
 		p := h.byIno[op.Ino]
 		if p == nil {

@@ -407,6 +407,61 @@ func TestPublishAndRemovalInOneBatch(t *testing.T) {
 	}
 }
 
+// A publish that waits until the outcome of the one before is known does not bring the file back if it was removed
+// meanwhile.
+func TestPublishAfterOneOfUnknownOutcome(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	var first meta.Op
+	silent := func(_ context.Context, op meta.Op) (meta.Result, error) {
+		first = op
+		a.unsure(1)
+		return meta.Result{}, errors.New("unknown")
+	}
+	if _, err := a.Propose(t.Context(), &meta.Publish{Ino: f.Ino, Session: w.c.Session(1)}, silent); err == nil {
+		t.Fatal("the log was silent, and nobody says so")
+	}
+	waits, known := make(chan struct{}, 2), make(chan struct{})
+	a.cfg.Settle = func(context.Context) error {
+		if !a.isSettled() {
+			waits <- struct{}{}
+			<-known
+		}
+		return nil
+	}
+	done := make(chan meta.Result)
+	go func() {
+		res, err := a.Propose(t.Context(), &meta.Publish{Ino: f.Ino, Session: w.c.Session(1)},
+			func(ctx context.Context, op meta.Op) (meta.Result, error) {
+				if err := a.cfg.Settle(ctx); err != nil { // nothing is ordered before
+					return meta.Result{}, err
+				}
+				return a.log(ctx, op)
+			})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	<-waits
+	if res, err := a.log(t.Context(), first); err != nil || res.Errno != 0 {
+		t.Fatal(res, err)
+	}
+	if res := b.do(&meta.Unlink{Parent: dir, Name: "f"}); res.Removed != f.Ino {
+		t.Fatalf("unlink: %+v", res)
+	}
+	a.unsure(-1)
+	close(known)
+	if res := <-done; !res.Orphan {
+		t.Errorf("published: %+v", res)
+	}
+	if _, err := a.View().Lookup(dir, "f", a.self()); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("it is there again: %v", err)
+	}
+}
+
 // The same of a reservation whose outcome its proposer does not learn.
 func TestReservationAndRemovalInOneBatch(t *testing.T) {
 	w := newWorld(t, 2)
