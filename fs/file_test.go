@@ -225,6 +225,26 @@ func TestCopyFileRange(t *testing.T) {
 	})
 }
 
+// TestCopyFileRangeFails: where the staged file can't take the bytes, the program gets the error of its disk.
+func TestCopyFileRangeFails(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		const size = 3 << 20
+		write(t, filepath.Join(mnt, "src"), pattern(1, size))
+		src, err := os.Open(filepath.Join(mnt, "src"))
+		must(t, err)
+		defer src.Close()
+		dst, err := os.Create(filepath.Join(mnt, "dst"))
+		must(t, err)
+		defer dst.Close()
+		far := int64(1) << 62 // few file systems have files as long as that
+		done, err := unix.CopyFileRange(int(src.Fd()), nil, int(dst.Fd()), &far, size, 0)
+		if err == nil && (done <= 0 || done > size) || err != nil && err != unix.EFBIG {
+			t.Errorf("copied %d of %d bytes: %v", done, size, err)
+		}
+		must(t, dst.Truncate(0))
+	})
+}
+
 func TestTmpfile(t *testing.T) {
 	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
 		fd, err := unix.Open(a, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o640)

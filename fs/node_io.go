@@ -196,7 +196,7 @@ func copyRange(src *handle, offIn int64, dst Staged, offOut int64, length int) (
 		n, err := unix.CopyFileRange(in, &offIn, out, &offOut, length, 0)
 		if err == nil || !errors.Is(err, syscall.EXDEV) && !errors.Is(err, syscall.EOPNOTSUPP) &&
 			!errors.Is(err, syscall.EINVAL) {
-			return n, err
+			return max(n, 0), err // it is -1 with an error
 		}
 	}
 	buf := make([]byte, min(length, copyChunk))
