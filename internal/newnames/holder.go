@@ -313,8 +313,11 @@ func (h *Holder) publish(ctx context.Context, op *meta.Publish, log Log) (res me
 	defer h.mu.Unlock()
 	p.publishing--
 	p.endLocked()
-	if err == nil && res.Errno == 0 {
+	switch {
+	case err == nil && res.Errno == 0:
 		h.dropLocked(p) // perhaps it is gone again: then no name of it has been applied that is still there
+	case err == nil && p.session == op.Session:
+		p.session = meta.ContentID{} // refused: its end says nothing of the file
 	}
 	return res, true, err
 }

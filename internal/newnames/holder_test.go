@@ -815,3 +815,25 @@ func (n *testNode) use(
 		}
 	}
 }
+
+// A snapshot takes no name from a file whose publish was refused: no program has removed it.
+func TestSnapshotAfterARefusedPublish(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	id := w.c.Session(1)
+	if res := a.do(&meta.Publish{Ino: f.Ino, Session: id, Size: 1}); res.Errno != syscall.EIO {
+		t.Fatalf("published without a vote: %+v", res)
+	}
+	if res, err := a.log(t.Context(), &meta.Abort{Session: id}); err != nil || res.Errno != 0 {
+		t.Fatal(res, err)
+	}
+	a.Restored()
+	if rec, err := a.View().Lookup(dir, "f", a.self()); err != nil || rec.Ino != f.Ino {
+		t.Errorf("it is gone: %v", err)
+	}
+	if pub := a.publish(f.Ino); pub.Orphan || pub.Errno != 0 {
+		t.Errorf("its next publish: %+v", pub)
+	}
+}
