@@ -80,8 +80,8 @@ func beginGeneration(t *tx, generation uint32, lead NodeID) {
 		n.Incarnation += uint32(lostIncarnations + step*incarnationsStep) // one that has not booted yet may have since
 		membership{t}.restart(n.ID, n.Incarnation)
 		t.progressOf(n.ID).LastIno += lostInos + step*inosStep
-		membership{t}.fence(n.ID, n.Incarnation)
 		membership{t}.changed(n)
+		membership{t}.fence(n.ID, n.Incarnation)
 	}
 	membership{t}.recheckAll()
 }

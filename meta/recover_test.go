@@ -157,6 +157,23 @@ func TestRecoverSkipsNumbersOfNodesUnknown(t *testing.T) {
 	}
 }
 
+// A recovery ends what all nodes had reserved, also of nodes that never come back.
+func TestRecoverFreesWhatWasReserved(t *testing.T) {
+	c := metatest.New(t, 3)
+	kept := newFile(c, "kept")
+	c.Inline(1, kept, []byte("bytes"))
+	for i := range 5 {
+		c.Do(3, &meta.Create{Parent: meta.RootIno, Name: fmt.Sprint("f", i), Kind: meta.KindFile})
+	}
+	db := c.DB.(*meta.DB)
+	if err := db.Recover(db.Index()+1, 9, 1); err != nil {
+		t.Fatal(err)
+	}
+	if inodes, _ := db.StatFS(); inodes != 2 || db.Freeing() {
+		t.Errorf("%d inodes, freeing %v: want the root and the file that was published", inodes, db.Freeing())
+	}
+}
+
 // Two generations that were begun by mistake give out different numbers.
 func TestRecoverTwice(t *testing.T) {
 	c := metatest.New(t, 2)
