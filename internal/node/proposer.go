@@ -195,8 +195,8 @@ func (p *proposer) once(
 	if err != nil {
 		return meta.Result{}, consensus.Proposed{}, err
 	}
-	if !ok {
-		return meta.Result{Fenced: true}, consensus.Proposed{}, nil
+	if !ok { // as apply would refuse it
+		return meta.Result{Errno: syscall.ESTALE, Fenced: true}, consensus.Proposed{}, nil
 	}
 	out, err := p.log.Propose(ctx, data, opts) // bounded by the log
 	if errors.Is(err, consensus.ErrUnknown) {

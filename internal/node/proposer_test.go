@@ -417,6 +417,41 @@ func TestNextIncarnationWaitsForNothing(t *testing.T) {
 	})
 }
 
+// fencedLog refuses each proposal, since its incarnation has ended, and lets the next one begin.
+type fencedLog struct{ p *proposer }
+
+// Propose implements raftLog.
+func (l *fencedLog) Propose(_ context.Context, data []byte, _ consensus.ProposeOptions) (consensus.Proposed, error) {
+	e, err := meta.DecodeEntry(data)
+	if err != nil {
+		return consensus.Proposed{}, err
+	}
+	l.p.beginIncarnation(e.Incarnation + 1)
+	if e.Incarnation == fencedRetries {
+		l.p.noteUnknown(l.p.lease(), 1) // of another call
+	}
+	return consensus.Proposed{Result: meta.Result{Errno: syscall.ESTALE, Fenced: true}}, nil
+}
+
+// What the log has never taken, since one incarnation ended after the other, is not answered as if it was made. The
+// last one ends while the call waits for the outcome of another one.
+func TestWhatWasNeverProposedWasNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &fencedLog{}
+		p := newProposer(t.Context(), log, 1, 1)
+		log.p = p
+		p.beginIncarnation(1)
+		time.AfterFunc(time.Second, func() { p.beginIncarnation(p.lease().Incarnation + 1) })
+		res, err := p.propose(t.Context(), &meta.Unlink{Parent: meta.RootIno, Name: "f"})
+		if err == nil && res.Errno == 0 {
+			t.Errorf("answered as made: %+v", res)
+		}
+		if got := p.lease().Incarnation; got != fencedRetries+2 {
+			t.Errorf("ended under incarnation %d", got)
+		}
+	})
+}
+
 func repeat(err error, times int) []error {
 	out := make([]error, times)
 	for i := range out {
