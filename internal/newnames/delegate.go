@@ -210,12 +210,13 @@ func (h *Holder) giveBack(dir meta.Ino, lease meta.Lease) (over bool) {
 	if h.cfg.Self() != lease {
 		return true
 	}
-	if err := h.reserveAll(h.ctx, h.concerned(reach{dirs: []meta.Ino{dir}}), h.cfg.Log); err != nil {
+	err := h.reserveAll(h.ctx, h.concerned(reach{dirs: []meta.Ino{dir}}), h.cfg.Log, recallForPublish)
+	if err != nil {
 		return false
 	}
 	idle, free := h.idle(lease, dir)
 	defer free()
-	_, err := h.cfg.Log(h.ctx, &meta.ReturnNames{Dirs: append([]meta.Ino{dir}, idle...)})
+	_, err = h.cfg.Log(h.ctx, &meta.ReturnNames{Dirs: append([]meta.Ino{dir}, idle...)})
 	return err == nil
 }
 

@@ -61,7 +61,8 @@ const (
 	// rememberedMax bounds the directories of which this node remembers a name or a recall.
 	rememberedMax = 1024
 	// recallEvery is how often a recall is repeated while nothing happens. recallFor and recallForPublish are how long
-	// it is waited for. A holder that does not answer is fenced after 3 s; one that can't return is not waited for.
+	// it is waited for, and for what is under way of a pending file that an operation concerns. A holder that does not
+	// answer is fenced after 3 s; one that can't return is not waited for.
 	recallEvery      = time.Second
 	recallFor        = 8 * time.Second
 	recallForPublish = 20 * time.Second

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/meta"
@@ -835,5 +836,50 @@ func TestSnapshotAfterARefusedPublish(t *testing.T) {
 	}
 	if pub := a.publish(f.Ino); pub.Orphan || pub.Errno != 0 {
 		t.Errorf("its next publish: %+v", pub)
+	}
+}
+
+// A removal of a pending file, which has its directory locked, waits neither long for an outcome that is not known nor
+// for a publish that is not answered.
+func TestRemovalDoesNotWaitLong(t *testing.T) {
+	for _, what := range []string{"outcome", "publish"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1)
+			a := w.nodes[0]
+			f := a.create(a.held("d"), "f")
+			answer, published := make(chan struct{}), make(chan struct{})
+			if what == "outcome" {
+				a.unsure(1)
+				a.cfg.Settle = func(ctx context.Context) error {
+					select {
+					case <-answer:
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}
+				close(published)
+			} else {
+				go func() {
+					defer close(published)
+					_, _ = a.Propose(t.Context(), &meta.Publish{Ino: f.Ino, Session: w.c.Session(1)},
+						func(context.Context, meta.Op) (meta.Result, error) {
+							<-answer
+							return meta.Result{}, errors.New("unknown")
+						})
+				}()
+				synctest.Wait()
+			}
+			late := time.AfterFunc(time.Minute, func() { close(answer) })
+			began := time.Now()
+			_, err := a.Propose(t.Context(), &meta.Unlink{Parent: f.Inode.Parent, Name: "f"}, a.log)
+			if took := time.Since(began); err == nil || took > 10*time.Second {
+				t.Errorf("%s: %v after %v", what, err, took)
+			}
+			if late.Stop() {
+				close(answer)
+			}
+			<-published
+		})
 	}
 }

@@ -70,12 +70,13 @@ func (h *Holder) dirAt(list []meta.Ino, dir meta.Ino, name string) []meta.Ino {
 // If another node gives the names there, it is asked to return them.
 func (h *Holder) order(ctx context.Context, op meta.Op, log Log) (meta.Result, error) {
 	bound := recallFor
-	if _, ok := op.(*meta.Publish); ok {
+	switch op.(type) {
+	case *meta.Publish, *meta.SetAttr:
 		bound = recallForPublish
 	}
 	for began := time.Now(); ; {
 		r := h.reachOf(op) // what a name leads to may change
-		res, err := h.orderOnce(ctx, op, r, log)
+		res, err := h.orderOnce(ctx, op, r, log, bound)
 		if err != nil || res.Errno != syscall.EREMOTE {
 			h.noteMade(op, res, err)
 			return res, err
@@ -89,9 +90,11 @@ func (h *Holder) order(ctx context.Context, op meta.Op, log Log) (meta.Result, e
 	}
 }
 
-func (h *Holder) orderOnce(ctx context.Context, op meta.Op, r reach, log Log) (meta.Result, error) {
+func (h *Holder) orderOnce(
+	ctx context.Context, op meta.Op, r reach, log Log, bound time.Duration,
+) (meta.Result, error) {
 	defer h.enter(r)()
-	if err := h.reserveAll(ctx, h.concerned(r), log); err != nil {
+	if err := h.reserveAll(ctx, h.concerned(r), log, bound); err != nil {
 		return meta.Result{}, err
 	}
 	return log(ctx, op)
@@ -143,16 +146,16 @@ func (h *Holder) concerned(r reach) (list []*pending) {
 }
 
 // reserveAll makes the log know pending files, several at a time.
-func (h *Holder) reserveAll(ctx context.Context, list []*pending, log Log) (err error) {
+func (h *Holder) reserveAll(ctx context.Context, list []*pending, log Log, bound time.Duration) (err error) {
 	if len(list) == 1 {
-		return h.reserve(ctx, list[0], log)
+		return h.reserve(ctx, list[0], log, bound)
 	}
 	errs := make(chan error)
 	places := make(chan struct{}, reservesMax)
 	for _, p := range list {
 		go func() {
 			places <- struct{}{}
-			err := h.reserve(ctx, p, log)
+			err := h.reserve(ctx, p, log, bound)
 			<-places
 			errs <- err
 		}()
@@ -163,9 +166,12 @@ func (h *Holder) reserveAll(ctx context.Context, list []*pending, log Log) (err 
 	return err
 }
 
-// reserve makes the log know a pending file. If the log refuses, the file has lost its name.
-func (h *Holder) reserve(ctx context.Context, p *pending, log Log) error {
-	if err := h.cfg.Settle(ctx); err != nil { // a publish of it may have an outcome that is not known
+// reserve makes the log know a pending file. If the log refuses, the file has lost its name. It waits for what is under
+// way of the file as long as bound says: who changes a name has the directory locked, and its readers wait too.
+func (h *Holder) reserve(ctx context.Context, p *pending, log Log, bound time.Duration) error {
+	wait, stop := context.WithTimeout(ctx, bound)
+	defer stop()
+	if err := h.cfg.Settle(wait); err != nil { // a publish of it may have an outcome that is not known
 		return aside{err}
 	}
 	for {
@@ -184,8 +190,8 @@ func (h *Holder) reserve(ctx context.Context, p *pending, log Log) error {
 		h.mu.Unlock()
 		select {
 		case <-idle:
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-wait.Done():
+			return aside{wait.Err()}
 		}
 	}
 	res, err := log(ctx, &meta.Reserve{Incarnation: p.rec.Reserved.Incarnation, Parent: p.at.dir, Name: p.at.name,
