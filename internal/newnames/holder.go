@@ -194,7 +194,7 @@ func (h *Holder) Propose(ctx context.Context, op meta.Op, log Log) (meta.Result,
 // create makes a pending file, if the directory's names are this node's to give.
 func (h *Holder) create(op *meta.Create) (res meta.Result, ok bool) {
 	lease := h.cfg.Self()
-	if op.Kind != meta.KindFile || lease.Incarnation == 0 || !h.cfg.Settled() {
+	if op.Kind != meta.KindFile || lease.Incarnation == 0 {
 		return res, false
 	}
 	h.mu.Lock()
@@ -211,10 +211,11 @@ func (h *Holder) create(op *meta.Create) (res meta.Result, ok bool) {
 	return meta.Result{Ino: p.rec.Ino, Existed: !made, Inode: p.rec, Index: h.cfg.State.Index()}, true
 }
 
-// createLocked is the pending file of a name, made if there is none. It is nil if the log is to decide.
+// createLocked is the pending file of a name, made if there is none. It is nil if the log is to decide. What was under
+// way in its place until just now may have an outcome that is not known: so that is asked here.
 func (h *Holder) createLocked(op *meta.Create, lease meta.Lease) (p *pending, made bool) {
 	at := name{op.Parent, op.Name}
-	if h.busy[at] > 0 || h.busyDirs[at.dir] > 0 || h.returning[at.dir] {
+	if h.busy[at] > 0 || h.busyDirs[at.dir] > 0 || h.returning[at.dir] || !h.cfg.Settled() {
 		return nil, false
 	}
 	if p = h.byName[at.dir][at.name]; p != nil {
@@ -251,14 +252,19 @@ func (h *Holder) createLocked(op *meta.Create, lease meta.Lease) (p *pending, ma
 	return p, true
 }
 
-// unlink forgets a pending file. One of which something is being ordered is for the log to remove.
+// unlink forgets a pending file. One of which something is being ordered is for the log to remove, and so is one of
+// which that has just ended with an outcome that is not known.
 func (h *Holder) unlink(op *meta.Unlink) (res meta.Result, ok bool) {
-	if h.count.Load() == 0 || !h.cfg.Settled() {
+	if h.count.Load() == 0 {
 		return res, false
 	}
 	h.mu.Lock()
 	p := h.byName[op.Parent][op.Name]
 	if p == nil || p.publishing > 0 || p.reserving {
+		h.mu.Unlock()
+		return res, false
+	}
+	if !h.cfg.Settled() {
 		h.mu.Unlock()
 		return res, false
 	}

@@ -883,3 +883,72 @@ func TestRemovalDoesNotWaitLong(t *testing.T) {
 		})
 	}
 }
+
+// becomesUnknown makes an operation of a node end with an outcome that is not known: while the node looks whether there
+// is one, just after it has looked, or otherwise a moment later. It returns when the operation is on its way.
+func (n *testNode) becomesUnknown(op meta.Op) (ordered meta.Op, ended <-chan struct{}) {
+	first, answer, over := make(chan meta.Op, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = n.Propose(n.w.t.Context(), op, func(_ context.Context, op meta.Op) (meta.Result, error) {
+			first <- op
+			<-answer
+			n.unsure(1)
+			return meta.Result{}, errors.New("unknown")
+		})
+	}()
+	ordered = <-first
+	var once sync.Once
+	n.cfg.Settled = func() bool {
+		settled := n.isSettled()
+		once.Do(func() {
+			close(answer)
+			select {
+			case <-over:
+			case <-time.After(50 * time.Millisecond): // it has to wait for this look
+			}
+		})
+		return settled
+	}
+	time.AfterFunc(100*time.Millisecond, func() { once.Do(func() { close(answer) }) })
+	return ordered, over
+}
+
+// settledLog orders nothing while an outcome is not known.
+func (n *testNode) settledLog(ctx context.Context, op meta.Op) (meta.Result, error) {
+	if !n.isSettled() {
+		return meta.Result{}, errors.New("an earlier outcome is not known")
+	}
+	return n.log(ctx, op)
+}
+
+// A file that was removed does not come back by a publish whose outcome became unknown at that moment.
+func TestRemovalBesideAPublishThatBecomesUnknown(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	f := a.create(dir, "f")
+	publish, ended := a.becomesUnknown(&meta.Publish{Ino: f.Ino, Session: w.c.Session(1)})
+	_, err := a.Propose(t.Context(), &meta.Unlink{Parent: dir, Name: "f"}, a.settledLog)
+	<-ended
+	if res, err := a.log(t.Context(), publish); err != nil || res.Errno != 0 {
+		t.Fatal(res, err)
+	}
+	if _, there := a.View().Lookup(dir, "f", a.self()); err == nil && there == nil {
+		t.Error("it was removed, and is there again")
+	}
+}
+
+// A file is not made here beside a directory of its name whose outcome became unknown at that moment.
+func TestFileBesideADirectoryThatBecomesUnknown(t *testing.T) {
+	w := newWorld(t, 2)
+	a := w.nodes[0]
+	dir := a.held("d")
+	_, ended := a.becomesUnknown(&meta.Create{Parent: dir, Name: "f", Kind: meta.KindDir, Excl: true})
+	create := &meta.Create{Parent: dir, Name: "f", Kind: meta.KindFile, Excl: true}
+	_, err := a.Propose(t.Context(), create, a.settledLog)
+	<-ended
+	if a.Pending() > 0 {
+		t.Errorf("the file is pending: %v", err)
+	}
+}

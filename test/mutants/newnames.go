@@ -41,7 +41,7 @@ var ofNewNames = []mutant{
 	{"what is removed in the batch of its reservation stays pending", "internal/newnames/delegate.go",
 		"\t\t\th.knownLocked(e.Ino) // made and", "\t\t\t// made and", inNewNames},
 	{"a create overtakes what has an unknown outcome", "internal/newnames/holder.go",
-		"lease.Incarnation == 0 || !h.cfg.Settled() {", "lease.Incarnation == 0 {", inNewNames},
+		"h.returning[at.dir] || !h.cfg.Settled() {", "h.returning[at.dir] {", inNewNames},
 	{"a reservation counts under the next incarnation", "meta/apply_delegations.go",
 		"case o.Incarnation != d.entry.Incarnation:", "case o.Incarnation > d.entry.Incarnation:", inApply},
 	{"a refused reservation counts as a removal", "internal/newnames/order.go",
