@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/credentials"
@@ -34,7 +33,6 @@ const (
 	labelBytesMax = 256
 	addrBytesMax  = 256
 	versionMax    = 256
-	answeredMax   = 1024 // joins remembered for repetition
 )
 
 // Registration is what the log must decide about a machine that wants to join. Its token is not expired by the
@@ -72,8 +70,9 @@ type ClusterConfig struct {
 	Authority func() *credentials.Authority
 	// Signers are the addresses of the nodes that may sign, for callers of a node that does not.
 	Signers func() []string
-	// Register proposes the join. Its error wraps ErrTokenUnknown, ErrTokenUsed, credentials.ErrTokenExpired,
-	// ErrNameTaken, ErrNotReplaceable or ErrUnavailable if one of them fits.
+	// Register proposes the join. A machine that asks again, with the same key, gets the same node as long as that one
+	// waits for it. The error wraps ErrTokenUnknown, ErrTokenUsed, credentials.ErrTokenExpired, ErrNameTaken,
+	// ErrNotReplaceable or ErrUnavailable if one of them fits.
 	Register func(context.Context, Registration) (Admission, error)
 	// MaySign reports whether the node is entitled to the signing key: it is a voter in the log.
 	MaySign func(node uint32) bool
@@ -83,17 +82,12 @@ type ClusterConfig struct {
 }
 
 // cluster answers joins, renewals and key requests.
-type cluster struct {
-	cfg ClusterConfig
-
-	mu       sync.Mutex
-	answered map[[64]byte]joinReply // by secret and key hash: a repeated join gets the same answer
-}
+type cluster struct{ cfg ClusterConfig }
 
 // ServeCluster makes the port answer joins and renewals, and the server hand the signing key to entitled nodes.
 // It is called once, before others know the port's address.
 func ServeCluster(port *Port, server *Server, cfg ClusterConfig) {
-	c := &cluster{cfg: cfg, answered: map[[64]byte]joinReply{}}
+	c := &cluster{cfg: cfg}
 	joins, renewals := NewServer(cfg.Log), NewServer(cfg.Log)
 	joins.HandleCall(kindJoin, c.join)
 	renewals.HandleCall(kindRenew, c.renew)
@@ -262,8 +256,8 @@ func CheckLabels(labels map[string]string) error {
 	return nil
 }
 
-// admit lets the log decide, then signs. A repeated join of the same machine gets the first answer again, since
-// its token is used up.
+// admit lets the log decide, then signs. The log decides about a repeated join too: its node may have been evicted
+// meanwhile, or be another machine's.
 func (c *cluster) admit(
 	ctx context.Context, authority *credentials.Authority, call joinCall, token credentials.Token, knows format.Range,
 ) (joinReply, error) {
@@ -275,13 +269,9 @@ func (c *cluster) admit(
 	if call.Replace {
 		replaces = call.Name
 	}
-	secretHash := token.SecretHash(replaces)
-	key := [64]byte(append(secretHash[:], keyHash[:]...))
-	if reply, ok := c.remembered(key); ok {
-		return reply, nil
-	}
-	admission, err := c.cfg.Register(ctx, Registration{SecretHash: secretHash, KeyHash: keyHash, Name: call.Name,
-		Addr: call.Addr, Labels: call.Labels, Replace: call.Replace, Formats: knows, Version: call.Version})
+	admission, err := c.cfg.Register(ctx, Registration{SecretHash: token.SecretHash(replaces), KeyHash: keyHash,
+		Name: call.Name, Addr: call.Addr, Labels: call.Labels, Replace: call.Replace, Formats: knows,
+		Version: call.Version})
 	if errors.Is(err, ErrTokenUnknown) && call.Replace {
 		err = fmt.Errorf("control: replace %q: %w", call.Name, ErrNotReplaceable)
 	}
@@ -292,26 +282,8 @@ func (c *cluster) admit(
 	if err != nil {
 		return joinReply{}, err
 	}
-	reply := joinReply{Node: admission.Node, Name: admission.Name, Generation: c.cfg.Generation, Certificate: cert,
-		Authority: authority.CertificateDER(), Peers: admission.Peers}
-	c.remember(key, reply)
-	return reply, nil
-}
-
-func (c *cluster) remembered(key [64]byte) (joinReply, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	reply, ok := c.answered[key]
-	return reply, ok
-}
-
-func (c *cluster) remember(key [64]byte, reply joinReply) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.answered) >= answeredMax {
-		clear(c.answered)
-	}
-	c.answered[key] = reply
+	return joinReply{Node: admission.Node, Name: admission.Name, Generation: c.cfg.Generation, Certificate: cert,
+		Authority: authority.CertificateDER(), Peers: admission.Peers}, nil
 }
 
 func (c *cluster) renew(_ context.Context, from Caller, payload []byte) ([]byte, error) {

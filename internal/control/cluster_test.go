@@ -27,7 +27,7 @@ type founding struct {
 	mu     sync.Mutex
 	tokens map[[32]byte]bool // known; true = used
 	names  map[string]uint32
-	calls  int // of register
+	keys   map[string][32]byte // of the machines that joined under these names
 
 	end   format.End     // what the port says
 	asked []Registration // of register
@@ -36,7 +36,7 @@ type founding struct {
 func found(t *testing.T, change ...func(*founding, *ClusterConfig)) *founding {
 	t.Helper()
 	f := &founding{fabricated: newFabricated(t), now: time.Now, tokens: map[[32]byte]bool{},
-		names: map[string]uint32{"node1": 1}, end: format.End{Known: format.Known}}
+		names: map[string]uint32{"node1": 1}, keys: map[string][32]byte{}, end: format.End{Known: format.Known}}
 	f.identity = f.node(1)
 	f.server = NewServer(quiet())
 	f.port = listen(t, PortConfig{Identity: f.identity, Server: f.server, Format: f.format})
@@ -61,19 +61,20 @@ func (f *founding) format() format.End {
 func (f *founding) register(_ context.Context, r Registration) (Admission, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls++
 	f.asked = append(f.asked, r)
 	used, known := f.tokens[r.SecretHash]
 	switch node, taken := f.names[r.Name]; {
 	case !known:
 		return Admission{}, ErrTokenUnknown
+	case taken && f.keys[r.Name] == r.KeyHash:
+		return Admission{Node: node, Name: r.Name}, nil
 	case used:
 		return Admission{}, ErrTokenUsed
 	case taken && !r.Replace:
 		return Admission{}, fmt.Errorf("node %d: %w", node, ErrNameTaken)
 	}
 	f.tokens[r.SecretHash] = true
-	f.names[r.Name] = uint32(len(f.names) + 1)
+	f.names[r.Name], f.keys[r.Name] = uint32(len(f.names)+1), r.KeyHash
 	return Admission{Node: f.names[r.Name], Name: r.Name,
 		Peers: []PeerAddr{{Node: 1, Addr: f.port.Addr().String(), Store: "ab"}}}, nil
 }
@@ -132,13 +133,28 @@ func TestJoinCanBeRepeatedByTheSameMachineOnly(t *testing.T) {
 	if err != nil || again.Node != first.Node {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if f.calls != 1 {
-		t.Errorf("%d entries for one machine", f.calls)
+	if len(f.names) != 2 {
+		t.Errorf("nodes %v", f.names)
 	}
 	other := f.wish(credentials.Token{}, "node3")
 	other.Token = cfg.Token
 	if _, err := Join(bounded(t), other); !errors.Is(err, ErrTokenUsed) {
 		t.Errorf("another machine with the same token: %v", err)
+	}
+}
+
+// The log decides about each join: the node of a machine that did not hear of it may have been evicted meanwhile.
+func TestRepeatedJoinIsNotOfANodeThatIsGone(t *testing.T) {
+	f := found(t)
+	cfg := f.wish(f.token(""), "node2")
+	if _, err := Join(bounded(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	delete(f.names, "node2")
+	f.mu.Unlock()
+	if joined, err := Join(bounded(t), cfg); !errors.Is(err, ErrTokenUsed) {
+		t.Errorf("joined as node %d, which is gone: %v", joined.Node, err)
 	}
 }
 
@@ -378,13 +394,12 @@ func FuzzJoinPayload(f *testing.F) {
 	f.Add([]byte(`{"token":"rdmcfs1_x","addr":"a:1","name":"n"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fab := newFabricated(t)
-		c := &cluster{answered: map[[64]byte]joinReply{},
-			cfg: ClusterConfig{Identity: fab.node(1), Now: time.Now, Log: quiet(),
-				Authority: func() *credentials.Authority { return fab.authority },
-				Register: func(context.Context, Registration) (Admission, error) {
-					t.Fatal("registered")
-					return Admission{}, nil
-				}}}
+		c := &cluster{cfg: ClusterConfig{Identity: fab.node(1), Now: time.Now, Log: quiet(),
+			Authority: func() *credentials.Authority { return fab.authority },
+			Register: func(context.Context, Registration) (Admission, error) {
+				t.Fatal("registered")
+				return Admission{}, nil
+			}}}
 		if _, err := c.join(context.Background(), Caller{}, b); err == nil {
 			t.Fatal("joined")
 		}
