@@ -156,6 +156,8 @@ type Status struct {
 	Commit  uint64
 	Applied uint64
 	Voters  []ID
+	// LedSince is when this node last became the leader, zero if it never did.
+	LedSince time.Time
 	// Joint says that the voters are being changed right now.
 	Joint bool
 	// ReadOnly says why the log can't be written, "" if it can.

@@ -11,6 +11,7 @@ func (n *Node) Status() Status {
 	st := Status{
 		ID: n.id, Role: s.role, Leader: s.leader, Commit: s.commit, Applied: s.applied,
 		Voters:   core.VotersOf(s.conf),
+		LedSince: s.ledSince,
 		Joint:    len(s.conf.GetVotersOutgoing()) > 0,
 		NoQuorum: s.noQuorum, Progress: map[ID]Progress{}, Diverged: diverged, Rebuild: n.replacer.says,
 		RefusedBy: n.greeter.refusedBy(),

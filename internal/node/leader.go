@@ -86,7 +86,9 @@ func (d *duties) check(ctx context.Context) (leads bool) {
 		d.since = time.Time{}
 		return false
 	}
-	if d.since.IsZero() || stopped { // if another leads by now, this one hears of that before it declares a node down
+	// if another leads by now, this one hears of that before it declares a node down; if another led since the last
+	// look, nodes may have been heard there
+	if d.since.IsZero() || stopped || st.LedSince.After(d.since) {
 		d.since = now
 	}
 	d.declareDown(ctx, st, now)

@@ -17,6 +17,7 @@ type dutyLeader struct {
 	t     *testing.T
 	clock time.Time
 	heard map[consensus.ID]consensus.Progress
+	led   time.Time // when it last became the leader
 	down  []meta.NodeID
 }
 
@@ -26,7 +27,7 @@ func newDutyLeader(t *testing.T) *dutyLeader {
 	never := func() bool { return false }
 	l.duties = &duties{self: 1, members: m, now: m.now, freeing: never, due: never, log: slog.New(slog.DiscardHandler)}
 	l.status = func() consensus.Status {
-		return consensus.Status{Role: consensus.RoleLeader, Joint: true, Progress: l.heard}
+		return consensus.Status{Role: consensus.RoleLeader, Joint: true, LedSince: l.led, Progress: l.heard}
 	}
 	l.propose = func(_ context.Context, op meta.Op) (meta.Result, error) {
 		if o, ok := op.(*meta.Down); ok {
@@ -82,6 +83,19 @@ func TestStoppedLeaderDeclaresNobodyDown(t *testing.T) {
 	l.wantDown("it was stopped")
 	l.pass(leaseTime-dutyInterval, 2)
 	l.wantDown("it listens again")
+	l.pass(time.Second, 2)
+	l.wantDown("one is silent", 3)
+}
+
+// Another node led for a moment between two looks, and may have heard who was silent here: such a node is certain that
+// it is not declared down soon.
+func TestLeaderThatLeadsAgainListensFirst(t *testing.T) {
+	l := newDutyLeader(t)
+	l.pass(10*time.Second, 2, 3)
+	l.pass(leaseTime-dutyInterval, 2)
+	l.led = l.clock
+	l.pass(leaseTime-dutyInterval, 2)
+	l.wantDown("it leads again")
 	l.pass(time.Second, 2)
 	l.wantDown("one is silent", 3)
 }

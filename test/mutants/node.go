@@ -36,7 +36,7 @@ var ofNode = []mutant{
 	{"a patient proposal gives up at once", "internal/consensus/propose.go",
 		"case ps.hopelessLocked(time.Now()) && !opts.Patient:", "case ps.hopelessLocked(time.Now()):", inConsensus},
 	{"a leader that stood still declares others down", "internal/node/leader.go",
-		"if d.since.IsZero() || stopped {", "if d.since.IsZero() || stopped && d.since.IsZero() {", inNode},
+		"if d.since.IsZero() || stopped ||", "if d.since.IsZero() || stopped && d.since.IsZero() ||", inNode},
 	{"a node is declared down before it could be heard", "internal/node/leader.go",
 		"d.upFor(n, now) < leaseTime ||", "d.upFor(n, now) < 0 ||", inNode},
 	{"voters that have not read their states outvote one", "internal/node/digest.go",
