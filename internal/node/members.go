@@ -83,6 +83,12 @@ func (m *members) refresh() error {
 	}
 	m.down.Store(&down)
 	m.current.Store(b)
+	m.reported.Range(func(node, said any) bool {
+		if !said.(reportedAddr).counts(b.nodes[node.(meta.NodeID)]) {
+			m.reported.Delete(node) // for good: the log may name the earlier address again
+		}
+		return true
+	})
 	return nil
 }
 
@@ -113,14 +119,19 @@ func (b *book) named(name string) (rec meta.Node, known bool) {
 	return rec, false
 }
 
-// reportedAddr is where a node itself has said that it listens. It counts while the log still names the address that it
-// named then.
-type reportedAddr struct{ addr, instead string }
+// reportedAddr is where a node itself has said that it listens. It counts while the log still names the address and the
+// store that it named then.
+type reportedAddr struct {
+	addr, instead string
+	store         [16]byte
+}
+
+func (r reportedAddr) counts(n meta.Node) bool { return r.instead == n.Addr && r.store == n.Store }
 
 // noteAddress takes an address from the node that listens there, if the log knows its store.
 func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 	if n, ok := m.book().nodes[node]; ok && n.Store == store {
-		m.reported.Store(node, reportedAddr{addr: addr, instead: n.Addr})
+		m.reported.Store(node, reportedAddr{addr: addr, instead: n.Addr, store: store})
 	}
 }
 
@@ -128,7 +139,7 @@ func (m *members) noteAddress(node meta.NodeID, store [16]byte, addr string) {
 func (m *members) address(node uint32) (string, bool) {
 	n, ok := m.book().nodes[meta.NodeID(node)]
 	addr := n.Addr
-	if said, was := m.reported.Load(n.ID); was && said.(reportedAddr).instead == addr {
+	if said, was := m.reported.Load(n.ID); was && said.(reportedAddr).counts(n) {
 		addr = said.(reportedAddr).addr
 	}
 	return addr, ok && addr != "" && n.State != meta.NodeEvicted

@@ -115,3 +115,40 @@ func TestReplacedPeerCanConnect(t *testing.T) {
 		t.Error("the machine that replaces node 1 is refused")
 	}
 }
+
+// Where a node has said that it listens counts until the log names another address of it, or another machine in its
+// place, and not again when the log names the first address once more.
+func TestReportedAddressIsForgotten(t *testing.T) {
+	c := metatest.New(t, 2)
+	one, two := meta.NodeID(1), meta.NodeID(2)
+	rec, err := c.DB.Node(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMembers(c.DB, identity{Node: one}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(when, want string) {
+		t.Helper()
+		if err := m.refresh(); err != nil {
+			t.Fatal(err)
+		}
+		if addr, ok := m.address(uint32(two)); addr != want || !ok {
+			t.Errorf("%s: it is looked for at %q, want %q", when, addr, want)
+		}
+	}
+	boots := func(addr string) { c.Do(one, &meta.Boot{Node: two, Store: rec.Store, Addr: addr}) }
+	m.noteAddress(two, rec.Store, "there:1")
+	at("it has moved, and the log does not know", "there:1")
+	boots("there:1")
+	at("the log knows", "there:1")
+	boots(rec.Addr)
+	at("it is back where it was", rec.Addr)
+	m.noteAddress(two, rec.Store, "there:1")
+	at("it has moved again", "there:1")
+	token := [32]byte{5}
+	c.Do(one, &meta.AddToken{Hash: token, Expires: 1 << 62, Replace: true})
+	c.Do(one, &meta.Join{Name: rec.Name, Addr: rec.Addr, TokenHash: token, Replace: true})
+	at("another machine takes its place and its first address", rec.Addr)
+}
