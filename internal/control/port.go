@@ -300,7 +300,9 @@ func (p *Port) shakeHands(raw net.Conn) (*tls.Conn, *protocol, Caller, error) {
 	if err == nil && proto.mutual {
 		from.Node, err = p.admit(conn.ConnectionState())
 	}
-	if err == nil {
+	// whom an earlier generation has evicted may be a member of the later one
+	earlier := p.cfg.Generation != 0 && p.cfg.Generation < m.generation
+	if err == nil || earlier && errors.Is(err, credentials.ErrEvicted) {
 		err = checkGeneration(p.cfg.Generation, m.generation)
 	}
 	if err == nil {

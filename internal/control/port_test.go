@@ -239,6 +239,21 @@ func TestEvictedMemberOfRaftMayLead(t *testing.T) {
 	}
 }
 
+// A node that missed a recovery may know of evictions that the recovered cluster has lost. It does not end a member.
+func TestEarlierGenerationEvictsNobody(t *testing.T) {
+	f := newFabricated(t)
+	port := listen(t, PortConfig{Identity: f.node(1), Generation: 5, Raft: func(c net.Conn, _ Caller) { c.Close() },
+		Evicted: func(uint32) bool { return true }})
+	for generation, want := range map[uint32]error{
+		4: credentials.ErrEvicted, 5: credentials.ErrEvicted, 6: ErrGeneration,
+	} {
+		peers := peersTo(t, f.node(2), port.Addr().String(), func(c *PeersConfig) { c.Generation = generation })
+		if _, err := peers.DialRaft(bounded(t), 1); !errors.Is(err, want) {
+			t.Errorf("a node of generation %d: %v", generation, err)
+		}
+	}
+}
+
 func TestStrangersAreToldApart(t *testing.T) {
 	f, other := newFabricated(t), newFabricated(t)
 	port := listen(t, PortConfig{Identity: f.node(1), Generation: 2, Server: NewServer(quiet())})
