@@ -70,9 +70,6 @@ func (a *admission) enter(settle func(context.Context)) error {
 	if a.members.evicted(uint32(a.id.Node)) {
 		return a.evicted()
 	}
-	if old, moved := a.movedFrom(); moved && a.peers.Twin(ctx, old) {
-		return fmt.Errorf("node: %w", ErrCloned)
-	}
 	err := a.boot(ctx)
 	if isFinal(err) {
 		return err
@@ -88,6 +85,15 @@ func (a *admission) enter(settle func(context.Context)) error {
 	}
 	settle(ctx) // what is not taken in time is reported as behind
 	return a.life.ctx.Err()
+}
+
+// refuseTwin refuses to start beside a process that runs as this node at the address that the log knows. It is called
+// before this one listens: the two addresses may be names of one machine.
+func (a *admission) refuseTwin() error {
+	if old, moved := a.movedFrom(); moved && a.peers.Twin(a.life.ctx, old) {
+		return fmt.Errorf("node: %w", ErrCloned)
+	}
+	return nil
 }
 
 // isFinal reports whether the log has refused this node for good, or must not be used.

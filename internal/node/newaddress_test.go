@@ -1,7 +1,9 @@
 package node
 
 import (
+	"net"
 	"testing"
+	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
 	"github.com/rdmcfs/rdmcfs/internal/format"
@@ -69,4 +71,52 @@ func TestVoterThatMovedWhileAnotherWasAway(t *testing.T) {
 	c.start("n3")
 	c.until("n3", "serving", serving)
 	c.until("n2", "serving", serving)
+}
+
+// A node gets a host name for its address. The address that the log knows leads to the node itself, and not to a copy.
+func TestAddressGetsAName(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clocked{t: t, dir: t.TempDir(), nodes: map[string]*clockedNode{}}
+	n := c.add("n1", func(dir, _ string) error {
+		_, err := Init(InitConfig{DataDir: dir, Listen: "127.0.0.1:" + port, Name: "n1"})
+		return err
+	})
+	c.until("n1", "serving", serving)
+	c.stop("n1")
+	d := dataDir(n.dir)
+	id, err := d.load(format.Known)
+	if err == nil {
+		id.Advertise = "localhost:" + port
+		err = d.save(id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start("n1")
+	t.Cleanup(func() { c.stop("n1") })
+	ended := make(chan struct{})
+	go func() {
+		n.done.Wait()
+		close(ended)
+	}()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for serves := false; !serves; {
+		select {
+		case <-ended:
+			t.Fatalf("it ended: %v", n.err)
+		case <-tick.C:
+			st, err := n.admin.Status(t.Context())
+			serves = err == nil && serving(st)
+		}
+	}
 }

@@ -165,8 +165,8 @@ func leaveLog(raft *consensus.Node, evicted bool) {
 // open opens everything in order. What was opened is closed by the caller, also after an error.
 func (n *node) open() error {
 	for _, step := range []func() error{
-		n.openDirectory, n.openStores, n.openFabric, n.rebuild, n.openReplication, n.openLog, n.openPort, n.openAdmin,
-		n.awaitRebuilt, n.enter, n.startWork, n.firstMounts,
+		n.openDirectory, n.openStores, n.openFabric, n.rebuild, n.openReplication, n.openLog, n.refuseTwin, n.openPort,
+		n.openAdmin, n.awaitRebuilt, n.enter, n.startWork, n.firstMounts,
 	} {
 		if err := n.life.ctx.Err(); err != nil {
 			return err
@@ -341,6 +341,8 @@ func (n *node) consensusConfig() consensus.Config {
 		WallSynced: func() bool { return n.cfg.Host.Wall == nil && clockSynced() },
 	}
 }
+
+func (n *node) refuseTwin() error { return n.admission.refuseTwin() }
 
 func (n *node) openPort() error {
 	ln, err := n.cfg.Host.listen(n.id.Listen)
