@@ -500,6 +500,31 @@ func TestUnknownOutcomeIsResolvedFromTheLog(t *testing.T) {
 	})
 }
 
+// A publish that waited for the log until its time was over, and was not proposed, leaves no votes behind.
+func TestPublishThatWasNotProposedInTimeEndsItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, 3)
+		ino := c.create(1, "f")
+		n := c.node(1)
+		n.mu.Lock()
+		n.propose = func(op meta.Op) error {
+			if _, ok := op.(*meta.Publish); ok {
+				time.Sleep(proposeMax + time.Second) // as for the outcome of an earlier change
+			}
+			return nil
+		}
+		n.mu.Unlock()
+		if _, err := n.publish(ino, meta.ContentID{}, randomBytes(1, 100_000)); err == nil || errors.Is(err, ErrUnknown) {
+			t.Fatalf("not proposed: %v", err)
+		}
+		c.eventually("no votes", func() bool {
+			return !slices.ContainsFunc(c.all(), func(m *testNode) bool {
+				return len(m.store.List(content.Undecided)) > 0
+			})
+		})
+	})
+}
+
 func TestAckLocalAnswersAtOnceAndDeliversBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, size := range []int{50_000, 3 << 20} {

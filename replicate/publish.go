@@ -420,13 +420,11 @@ func (s *pushSession) propose(ctx context.Context) (Outcome, error) {
 	s.status.phase(PhaseProposing)
 	logCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeMax)
 	res, err := p.cfg.Log.Propose(logCtx, s.op)
-	late := logCtx.Err() != nil
 	cancel()
 	if err != nil {
-		if errors.Is(err, ErrUnknown) || late {
-			return Outcome{}, fmt.Errorf("propose: %w", errors.Join(ErrUnknown, err))
+		if !errors.Is(err, ErrUnknown) { // it was not proposed, also if the time was over
+			s.giveUp()
 		}
-		s.giveUp()
 		return Outcome{}, fmt.Errorf("propose: %w", err)
 	}
 	if res.Errno != 0 {
