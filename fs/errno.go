@@ -31,6 +31,15 @@ func (e *UnknownError) Error() string { return e.Err.Error() }
 // Unwrap makes errors.Is(err, ErrUnknown) true.
 func (e *UnknownError) Unwrap() error { return e.Err }
 
+// outcomeOf is the outcome of a change that was not known yet; nil if an error says nothing of one.
+func outcomeOf(err error) <-chan meta.Result {
+	var unknown *UnknownError
+	if !errors.As(err, &unknown) {
+		return nil
+	}
+	return unknown.Outcome
+}
+
 // errno maps an error to what the caller of a system call gets. Unknown errors are EIO.
 func errno(err error) syscall.Errno {
 	var no syscall.Errno

@@ -47,7 +47,8 @@ type live struct {
 	rounds    rounds
 	deferred  bool // a FLUSH of a file that is not finished was answered without a publish
 	parts     parts
-	unknown   bool // the last publish may still have happened
+	unknown   bool               // the last publish may still have happened
+	outcome   <-chan meta.Result // of that, if somebody will know: see UnknownError
 	guard     lockGuard
 	tmp       *tmpfile   // an O_TMPFILE without a name
 	linked    meta.Inode // what it became when it got one

@@ -260,12 +260,12 @@ func (pub *publisher) push(ctx context.Context, l *live, c change, link tmpName)
 	l.attrs.arrived(err == nil)
 	if err != nil {
 		l.kept = fmt.Sprintf("publish: %v", err)
-		l.unknown = errors.Is(err, ErrUnknown)
+		l.unknown, l.outcome = errors.Is(err, ErrUnknown), outcomeOf(err)
 		l.guard.lost = l.guard.lost || errors.Is(err, errLockLost)
 		return fmt.Errorf("fs: publish inode %d: %w", l.node.ino(), err)
 	}
 	pub.names.barrier.published(out.Result.Index, out.Unseen == nil)
-	l.reserved, l.kept = false, ""
+	l.reserved, l.kept, l.unknown = false, "", false
 	l.current, l.published, l.sums = out.Content, c.state, sums
 	l.linked = out.Result.Inode
 	if out.Unseen != nil && link == (tmpName{}) {

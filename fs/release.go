@@ -141,7 +141,7 @@ func (o *openFiles) closeStage(l *live) {
 		return
 	}
 	l.mu.Lock()
-	why, reserved := l.kept, l.reserved && !l.unknown
+	why, reserved, unknown := l.kept, l.reserved, l.unknown
 	l.mu.Unlock()
 	if why != "" {
 		o.cache.dropAttrSoon(l.node.id) // the kernel remembers the size that was staged
@@ -155,7 +155,10 @@ func (o *openFiles) closeStage(l *live) {
 	if err != nil {
 		o.log.Warn("close staged file", "inode", uint64(l.node.ino()), "err", err)
 	}
-	if reserved {
+	switch {
+	case reserved && unknown:
+		o.reserved.unreserveLate(l)
+	case reserved:
 		o.reserved.unreserve(l)
 	}
 }

@@ -414,6 +414,25 @@ func (rs *reservations) unreserve(l *live) {
 	rs.life.work.Go(func() { rs.giveBack(ino, l) })
 }
 
+// unreserveLate is unreserve for a file whose last publish may still happen: its name goes when that was refused.
+func (rs *reservations) unreserveLate(l *live) {
+	l.mu.Lock()
+	outcome := l.outcome
+	l.mu.Unlock()
+	if outcome == nil {
+		return // nobody will know; the next fence frees it
+	}
+	rs.life.work.Go(func() {
+		select {
+		case res, ok := <-outcome:
+			if ok && res.Errno != 0 {
+				rs.unreserve(l)
+			}
+		case <-rs.life.ctx.Done():
+		}
+	})
+}
+
 func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
 	switch name {
 	case ".":

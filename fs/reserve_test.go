@@ -441,6 +441,39 @@ func TestNameGivenBackWhileItIsRenamed(t *testing.T) {
 	})
 }
 
+// The same of a new file whose publish had an unknown outcome when it was closed, and was refused then.
+func TestRefusedPublishOfUnknownOutcomeLeavesNoName(t *testing.T) {
+	eachPair(t, func(t *testing.T, c *fstest.Cluster, a, b string) {
+		applied, session := make(chan struct{}), meta.ContentID{}
+		c.Node(1).Unknown(func(op meta.Op) <-chan struct{} {
+			if publish, ok := op.(*meta.Publish); ok {
+				session = publish.Session
+				return applied
+			}
+			return nil
+		})
+		f, err := os.Create(filepath.Join(a, "f"))
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		if err := f.Close(); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("a close of unknown outcome: %v", err)
+		}
+		c.Node(1).Unknown(nil)
+		if res, err := c.Node(1).Propose(t.Context(), &meta.Abort{Session: session}); err != nil || res.Errno != 0 {
+			t.Fatal(res, err)
+		}
+		close(applied)
+		eventually(t, func() error {
+			f, err := os.OpenFile(filepath.Join(b, "f"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+			if err != nil {
+				return fmt.Errorf("the name was not given back: %w", err)
+			}
+			return f.Close()
+		})
+	})
+}
+
 // A name that nobody has open, since its open(O_CREAT) got EIO, is neither renamed nor linked: it is about to be given
 // back, and would vanish under the new name.
 func TestNameThatIsGivenBackIsNotRenamed(t *testing.T) {
@@ -520,5 +553,47 @@ func TestNameGivenBackWhileItIsOpened(t *testing.T) {
 		for _, mnt := range []string{a, b} {
 			wantBytes(t, filepath.Join(mnt, "f"), []byte("bytes"))
 		}
+	})
+}
+
+// A file whose publish had an unknown outcome, and that was published again since, is shared as before: who reads it
+// sees what another program of this node writes.
+func TestFileIsSharedAgainAfterAnUnknownOutcome(t *testing.T) {
+	eachMode(t, func(t *testing.T, n *fstest.Node, mnt string) {
+		applied := make(chan struct{})
+		n.Unknown(func(op meta.Op) <-chan struct{} {
+			if _, ok := op.(*meta.Publish); ok {
+				return applied
+			}
+			return nil
+		})
+		f, err := os.Create(filepath.Join(mnt, "f"))
+		must(t, err)
+		_, err = f.WriteString("bytes")
+		must(t, err)
+		if err := f.Sync(); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("a sync of unknown outcome: %v", err)
+		}
+		n.Unknown(nil)
+		close(applied)
+		_, err = n.Settle(t.Context())
+		must(t, err)
+		_, err = f.WriteString(" and more")
+		must(t, err)
+		must(t, f.Sync())
+		r, err := os.Open(filepath.Join(mnt, "f"))
+		must(t, err)
+		defer r.Close()
+		must(t, f.Close())
+		time.Sleep(300 * time.Millisecond) // until it is released
+		g, err := os.OpenFile(filepath.Join(mnt, "f"), os.O_WRONLY, 0)
+		must(t, err)
+		_, err = g.WriteAt([]byte("B"), 0)
+		must(t, err)
+		got := make([]byte, 1)
+		if _, err := r.ReadAt(got, 0); err != nil || got[0] != 'B' {
+			t.Errorf("a reader sees %q, %v", got, err)
+		}
+		must(t, g.Close())
 	})
 }
