@@ -585,7 +585,7 @@ func TestFileIsSharedAgainAfterAnUnknownOutcome(t *testing.T) {
 		must(t, err)
 		defer r.Close()
 		must(t, f.Close())
-		time.Sleep(300 * time.Millisecond) // until it is released
+		<-time.After(300 * time.Millisecond) // until it is released
 		g, err := os.OpenFile(filepath.Join(mnt, "f"), os.O_WRONLY, 0)
 		must(t, err)
 		_, err = g.WriteAt([]byte("B"), 0)
