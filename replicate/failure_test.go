@@ -509,7 +509,7 @@ func TestPublishThatWasNotProposedInTimeEndsItsSession(t *testing.T) {
 		n.mu.Lock()
 		n.propose = func(op meta.Op) error {
 			if _, ok := op.(*meta.Publish); ok {
-				time.Sleep(proposeMax + time.Second) // as for the outcome of an earlier change
+				<-time.After(proposeMax + time.Second) // as for the outcome of an earlier change
 			}
 			return nil
 		}
