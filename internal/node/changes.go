@@ -121,6 +121,19 @@ func (c *changes) last() uint64 {
 	return c.upto
 }
 
+// shown is closed when mounts may show more than they do now; it is nil if they show all up to an index.
+func (c *changes) shown(index uint64) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.upto >= index {
+		return nil
+	}
+	if c.grown == nil {
+		c.grown = make(chan struct{})
+	}
+	return c.grown
+}
+
 // changeReport answers the clients that watch changes.
 type changeReport struct {
 	ctx     context.Context // ends with the node
@@ -147,9 +160,19 @@ func (r *changeReport) watch(ctx context.Context, req admin.WatchRequest, each f
 			return admin.Errorf(admin.CodeNotFound, "changes after position %d are not all known at this node any more, "+
 				"only those after %d: begin a watch without --after, then look at the directory again", position, known)
 		}
-		sent, err := r.tell(p, req.Path, each)
-		if err != nil {
+		lines, err := r.lines(p, req.Path)
+		if err == nil {
+			err = r.awaitShown(ctx)
+		}
+		if err != nil || r.ctx.Err() != nil {
 			return err
+		}
+		sent := false
+		for _, line := range lines {
+			if err := each(line); err != nil {
+				return err
+			}
+			sent = line.Position == p.upto
 		}
 		if position = p.upto; sent {
 			said = position
@@ -178,16 +201,32 @@ func positionEvent(at uint64) admin.Event {
 	return admin.Event{Time: time.Now(), Kind: "position", Position: at}
 }
 
-// tell sends what is now at the paths of changes, each path once, and reports whether the last line has the position of
-// the part.
-func (r *changeReport) tell(p part, dir string, each func(admin.Event) error) (upToDate bool, err error) {
-	var lines []admin.Event
+// awaitShown waits until mounts here show the state as it is now: it may be ahead of them for a moment.
+func (r *changeReport) awaitShown(ctx context.Context) error {
+	index := r.db.Index()
+	for {
+		more := r.changes.shown(index)
+		if more == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.ctx.Done():
+			return nil
+		case <-more:
+		}
+	}
+}
+
+// lines says what is now at the paths of changes at dir and below it, each path once, in order.
+func (r *changeReport) lines(p part, dir string) (list []admin.Event, err error) {
 	later := uint64(0) // the entry of the line that follows
 	seen := map[string]bool{}
 	for _, ch := range slices.Backward(p.list) {
 		out, err := r.describe(ch)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if out.Path == "" || seen[out.Path] || !below(out.Path, dir) {
 			continue
@@ -198,15 +237,10 @@ func (r *changeReport) tell(p part, dir string, each func(admin.Event) error) (u
 			at--
 		}
 		later = ch.index
-		lines = append(lines, admin.Event{Time: time.Now(), Kind: "change", Position: at, Change: &out})
+		list = append(list, admin.Event{Time: time.Now(), Kind: "change", Position: at, Change: &out})
 	}
-	for i, line := range slices.Backward(lines) {
-		if err := each(line); err != nil {
-			return false, err
-		}
-		upToDate = i == 0 && line.Position == p.upto
-	}
-	return upToDate, nil
+	slices.Reverse(list)
+	return list, nil
 }
 
 var kindWords = map[meta.Kind]string{meta.KindFile: "file", meta.KindDir: "directory", meta.KindSymlink: "symlink"}

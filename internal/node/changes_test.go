@@ -211,9 +211,12 @@ func TestPositionsOfOneEntry(t *testing.T) {
 	}
 	p.list[0].index = 8
 	var got []uint64
-	upToDate, err := w.tell(p, "", func(ev admin.Event) error { got = append(got, ev.Position); return nil })
-	if want := []uint64{8, 8, 8, 9}; err != nil || !upToDate || !slices.Equal(got, want) {
-		t.Errorf("positions %v, want %v; %v, %v", got, want, upToDate, err)
+	lines, err := w.changeReport.lines(p, "")
+	for _, line := range lines {
+		got = append(got, line.Position)
+	}
+	if want := []uint64{8, 8, 8, 9}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("positions %v, want %v; %v", got, want, err)
 	}
 }
 
@@ -234,5 +237,39 @@ func TestWatchOfChangesSaysHowFarItIs(t *testing.T) {
 		if took := time.Since(began); !errors.Is(err, stop) || took != positionEvery {
 			t.Errorf("%v after %v", err, took)
 		}
+	})
+}
+
+// G3: a line comes when the mounts of the node show what it says, also if the state has gone on since the change.
+func TestG3WatchOfChangesWaitsForMounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newChanging(t)
+		from := w.changes.last()
+		file := w.create(meta.RootIno, "f", meta.KindFile)
+		w.publish(file, 1)
+		w.changes.note(w.db.Index(), w.Events())
+		w.publish(file, 2) // applied, and shown by no mount yet
+		got := make(chan admin.Change, 9)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.watch(ctx, admin.WatchRequest{After: &from}, func(ev admin.Event) error {
+				if ev.Change != nil {
+					got <- *ev.Change
+				}
+				return nil
+			})
+		}()
+		synctest.Wait()
+		if len(got) > 0 {
+			t.Errorf("before mounts show it: %+v", <-got)
+		}
+		w.changes.note(w.db.Index(), w.Events())
+		if c := <-got; c.Version != 2 || c.SizeBytes != 2 {
+			t.Errorf("%+v", c)
+		}
+		cancel()
+		<-ended
 	})
 }

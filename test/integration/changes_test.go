@@ -56,7 +56,7 @@ func (m *mirror) end() {
 	}
 }
 
-// next takes one line. What it says shows in the mount of the node.
+// next takes one line.
 func (m *mirror) next() (path string) {
 	m.t.Helper()
 	if !m.lines.Scan() {

@@ -59,6 +59,8 @@ var ofNode = []mutant{
 		"c.ring, c.first, c.after = nil, 0, index", "c.first = 0", inNode},
 	{"part of an entry's changes is forgotten", "internal/node/changes.go",
 		"	c.after = c.ring[c.first].index\n", "	c.after = c.ring[c.first].index - 1\n", inNode},
+	{"a change is reported before mounts show it", "internal/node/changes.go",
+		"err = r.awaitShown(ctx)", "err = ctx.Err()", inNode},
 	{"a file that is not published has gone", "internal/node/changes.go",
 		"if taken || err != nil {", "if taken && err != nil {", inNode},
 	{"a command is noted after it has changed something", "internal/node/audit.go",
