@@ -75,17 +75,3 @@ func (t membership) mayLeave(o *EvictSpare) syscall.Errno {
 	})
 	return errno
 }
-
-// votedDraining lists the nodes that began to drain while a content of PlaceCopies was on its way to them: their votes
-// are as good as votes of members, and what they have is recorded as placed on them, until the members hold it.
-func (t membership) votedDraining(p *publication) (out []NodeID) {
-	if p.policy.Placement != PlaceCopies {
-		return nil
-	}
-	for _, n := range t.cl.nodes {
-		if p.policy.eligible(n) && n.draining() && n.State == NodeUp && p.Votes.Has(n.ID) && n.BootView <= p.Votes.View {
-			out = append(out, n.ID)
-		}
-	}
-	return out
-}

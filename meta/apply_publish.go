@@ -152,7 +152,7 @@ func (t publications) tally(p *publication) syscall.Errno {
 	valid := 0
 	for _, id := range members {
 		n := t.cl.node(id)
-		if n.State == NodeUp && p.Votes.Has(id) && n.BootView <= p.Votes.View {
+		if p.votedBy(n) {
 			valid++
 			continue
 		}
@@ -161,16 +161,16 @@ func (t publications) tally(p *publication) syscall.Errno {
 			p.rec.Owed = append(p.rec.Owed, id)
 		}
 	}
-	leaving := membership{t.tx}.votedDraining(p)
-	valid += len(leaving)
-	if valid < needed {
-		return syscall.EIO
-	}
+	var others []NodeID
 	if p.policy.Placement == PlaceCopies {
+		others = t.votedBeside(p, members, int(p.policy.Copies)-valid)
 		p.rec.Placed = members
-		for _, id := range leaving {
+		for _, id := range others {
 			p.rec.Placed = with(p.rec.Placed, id)
 		}
+	}
+	if valid+len(others) < needed {
+		return syscall.EIO
 	}
 	for _, id := range p.rec.Owed {
 		t.owe(id, &p.rec.Content, p.reason(id))
@@ -198,6 +198,25 @@ func (t publications) members(p *publication) (members []NodeID, needed int) {
 		}
 	}
 	return members, needed
+}
+
+// votedBy reports whether the node has a copy that counts: it is up, and has not restarted since it voted.
+func (p *publication) votedBy(n *nodeRecord) bool {
+	return n.State == NodeUp && p.Votes.Has(n.ID) && n.BootView <= p.Votes.View
+}
+
+// votedBeside lists up to limit nodes that have a copy and are not members: they began to drain while it was on its
+// way, or stood in for members that are back, or the writer could not know the number of the inode. Their copies are as
+// good as those of members that have none yet. Nodes that are draining come last.
+func (t publications) votedBeside(p *publication, members []NodeID, limit int) (out []NodeID) {
+	for _, draining := range []bool{false, true} {
+		for _, n := range t.cl.nodes {
+			if len(out) < limit && p.policy.eligible(n) && n.draining() == draining && p.votedBy(n) && !contains(members, n.ID) {
+				out = append(out, n.ID)
+			}
+		}
+	}
+	return out
 }
 
 // misses is why the entry says that a node has no copy; 0 if it does not say so.

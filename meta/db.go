@@ -35,9 +35,9 @@ type Reader interface {
 	Policy(id PolicyID) (Policy, error)
 	// Members is the placement of a policy for an inode over the current node records.
 	Members(policy PolicyID, ino Ino) ([]NodeID, error)
-	// MembersBeside is Members for a new content that the nodes of full have no room for: with PlaceCopies others stand
-	// in for those.
-	MembersBeside(policy PolicyID, ino Ino, full []NodeID) ([]NodeID, error)
+	// PlaceNew says which nodes are to hold a new content, and how many of them must before it may be published. Nodes
+	// in full have no room for it: with PlaceCopies others stand in for them, as for nodes that are not up.
+	PlaceNew(policy PolicyID, ino Ino, full []NodeID) (members []NodeID, needed int, err error)
 	// Holds reports whether the log believes that the node holds the content.
 	Holds(node NodeID, id ContentID) (bool, error)
 	// Holders lists the nodes that the log believes to hold the content.

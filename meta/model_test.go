@@ -537,25 +537,29 @@ func (m *modelCheck) published(w *world, i int) {
 // checkVotes counts again, by hand, the votes that may be counted.
 func (m *modelCheck) checkVotes(w *world, cl *cluster, p *Publish, res Result) {
 	policy := cl.policy(0)
+	voted := func(n *nodeRecord) bool { return n.State == NodeUp && p.Votes.Has(n.ID) && n.BootView <= p.Votes.View }
+	members := cl.members(policy, p.Ino)
 	up, valid := 0, 0
-	for _, id := range cl.members(policy, p.Ino) {
-		n := cl.node(id)
-		if n.State != NodeUp {
-			continue
+	for _, id := range members {
+		if n := cl.node(id); n.State == NodeUp {
+			up++
+			if voted(n) {
+				valid++
+			}
 		}
-		up++
-		if p.Votes.Has(id) && n.BootView <= p.Votes.View {
+	}
+	for _, n := range cl.nodes { // began to drain while it took the content, or stood in for a member that is back
+		if policy.Placement == PlaceCopies && n != nil && !contains(members, n.ID) && voted(n) {
 			valid++
 		}
 	}
-	for _, n := range cl.nodes { // began to drain while it took the content
-		if policy.Placement == PlaceCopies && n != nil && n.draining() && n.State == NodeUp && p.Votes.Has(n.ID) &&
-			n.BootView <= p.Votes.View {
-			valid++
-		}
-	}
-	if want := max(1, min(2, up)); policy.MinCopies == 0 && valid < want {
+	want := max(1, min(2, up))
+	if policy.MinCopies == 0 && valid < want {
 		m.fail(w, "published with %d votes, %d needed: %+v", valid, want, res)
+	}
+	holders, err := w.db.Holders(p.Session)
+	if err != nil || policy.MinCopies == 0 && len(holders) < want {
+		m.fail(w, "published, and held by %v, %d needed: %v", holders, want, err)
 	}
 }
 

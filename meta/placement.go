@@ -49,14 +49,19 @@ func (c *cluster) members(p *Policy, ino Ino) []NodeID { return c.membersBeside(
 
 // membersBeside is members for a content that nodes have no room for: with PlaceCopies others stand in for them.
 func (c *cluster) membersBeside(p *Policy, ino Ino, full []NodeID) []NodeID {
-	var out []NodeID
+	out := c.candidates(p)
+	if p.Placement == PlaceCopies {
+		out = c.pick(out, int(p.Copies), ino, full)
+	}
+	return out
+}
+
+// candidates are the nodes that a policy may place on, ascending.
+func (c *cluster) candidates(p *Policy) (out []NodeID) {
 	for _, n := range c.nodes {
 		if p.eligible(n) && !n.draining() {
 			out = append(out, n.ID)
 		}
-	}
-	if p.Placement == PlaceCopies {
-		out = c.pick(out, int(p.Copies), ino, full)
 	}
 	return out
 }

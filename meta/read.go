@@ -334,18 +334,28 @@ func (db *DB) Policy(id PolicyID) (Policy, error) {
 
 // Members is the placement of a policy for an inode over the present nodes.
 func (db *DB) Members(policy PolicyID, ino Ino) ([]NodeID, error) {
-	return db.MembersBeside(policy, ino, nil)
-}
-
-// MembersBeside is Members for a new content that some nodes have no room for. With PlaceCopies the next nodes stand in
-// for them. The nodes without room are members all the same.
-func (db *DB) MembersBeside(policy PolicyID, ino Ino, full []NodeID) ([]NodeID, error) {
 	cl := db.cur.Load().cl
 	p := cl.policy(policy)
 	if p == nil {
 		return nil, ErrNotFound
 	}
-	return cl.membersBeside(p, ino, full), nil
+	return cl.members(p, ino), nil
+}
+
+// PlaceNew says which nodes are to hold a new content, and how many of them must before it may be published: as apply
+// counts. Nodes in full have no room for it. They are members all the same, and with PlaceCopies the next nodes stand
+// in for them. While the inode has no number, 0, every node that the policy allows may turn out to be a member.
+func (db *DB) PlaceNew(policy PolicyID, ino Ino, full []NodeID) (members []NodeID, needed int, err error) {
+	cl := db.cur.Load().cl
+	p := cl.policy(policy)
+	if p == nil {
+		return nil, 0, ErrNotFound
+	}
+	needed = cl.minVotes(p, cl.members(p, ino)) // the same for all inodes
+	if ino == 0 {
+		return cl.candidates(p), needed, nil
+	}
+	return cl.membersBeside(p, ino, full), needed, nil
 }
 
 // Holds reports whether the log believes that the node holds the content. All nodes hold the empty one.

@@ -357,7 +357,7 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 		have++
 	}
 	for _, n := range s.targets.down {
-		if !slices.Contains(votes, n) && !slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n }) {
+		if !slices.Contains(votes, n) && !missing(missed, n) {
 			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
 		}
 	}
@@ -367,17 +367,21 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 	if s.localFirst() {
 		s.status.later(s.targets.others)
 	}
-	if want := s.targets.minCopies(); have < want {
-		err := fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed))
-		return s.withoutRoom(have, want, missed, err)
+	if want := s.targets.needed; have < want {
+		return s.tooFew(have, missed, fmt.Errorf("%d of %d copies stored: %w%s", have, want, ErrCopies, s.reasons(missed)))
 	}
 	return nil
 }
 
-// withoutRoom is the error of a session that has too few copies. Others may stand in for members without room. If not,
-// and no more was in the way, it is ErrNoSpace.
-func (s *pushSession) withoutRoom(have, want int, missed []meta.Missed, err error) error {
-	news := false
+// missing reports whether a node is listed.
+func missing(missed []meta.Missed, n meta.NodeID) bool {
+	return slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n })
+}
+
+// tooFew is the error of a session that has too few copies. Nodes that were not asked may stand in: for members that
+// said that they have no room, or this node itself for those that were declared down. If nobody does, and no more than
+// room was missing, it is ErrNoSpace.
+func (s *pushSession) tooFew(have int, missed []meta.Missed, err error) error {
 	for _, m := range missed {
 		if m.Reason != meta.OwedFull {
 			continue
@@ -385,13 +389,12 @@ func (s *pushSession) withoutRoom(have, want int, missed []meta.Missed, err erro
 		have++
 		if !slices.Contains(s.targets.full, m.Node) {
 			s.p.rooms.refused(m.Node, s.push.bytes())
-			news = true
 		}
 	}
-	if next, err2 := s.p.choose(s.push); news && err2 == nil && len(next.full) > 0 && next.asksMore(&s.targets) {
+	if next, err2 := s.p.choose(s.push); err2 == nil && next.asksMore(&s.targets) {
 		return errAgain{elsewhere: true, err: err}
 	}
-	if have >= want {
+	if have >= s.targets.needed {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	return err
@@ -446,10 +449,8 @@ func (s *pushSession) refused(res meta.Result) error {
 			return errAgain{err: err}
 		}
 	case syscall.EIO:
-		err = errors.Join(ErrCopies, err)
-		if s.p.cfg.Names.View() != s.op.Votes.View {
-			return errAgain{err: err} // a member restarted on the way of the votes to the log
-		}
+		// a member restarted on the way of the votes to the log, or the file has another policy now
+		return errAgain{err: errors.Join(ErrCopies, err)}
 	}
 	return err
 }

@@ -235,7 +235,7 @@ func (s *pushSession) collect(
 // of the time that the content took so far.
 func (p *poll) patience(now time.Time) time.Duration {
 	t := &p.s.p.cfg.Tuning
-	if len(p.votes) < p.s.targets.minCopies() {
+	if len(p.votes) < p.s.targets.needed {
 		return t.Stuck
 	}
 	rest := max(t.Silent, now.Sub(p.watch.began())/4)
@@ -249,7 +249,7 @@ func (p *poll) patience(now time.Time) time.Duration {
 // voted.
 func (p *poll) leaveSlow(now time.Time) {
 	t := &p.s.p.cfg.Tuning
-	if len(p.votes) < p.s.targets.minCopies() || !p.watch.underWay(p.open) {
+	if len(p.votes) < p.s.targets.needed || !p.watch.underWay(p.open) {
 		return
 	}
 	self := p.s.id.Node
@@ -319,7 +319,8 @@ func (p *poll) take(a smallAnswer) error {
 	return nil
 }
 
-// dropDown drops members that the log has declared down, or has let in again since.
+// dropDown drops members that the log has declared down, or has let in again since. Nodes that stand in for them may be
+// asked.
 func (p *poll) dropDown() {
 	for _, n := range p.s.p.refresh(&p.s.targets) {
 		voted := slices.Index(p.votes, n)
@@ -328,6 +329,14 @@ func (p *poll) dropDown() {
 		}
 		if p.open[n] || voted >= 0 {
 			delete(p.open, n)
+			p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedDown})
+		}
+	}
+	if p.s.localFirst() {
+		return
+	}
+	for _, n := range p.s.targets.others {
+		if !p.open[n] && !slices.Contains(p.votes, n) && !missing(p.missed, n) {
 			p.missed = append(p.missed, meta.Missed{Node: n, Reason: meta.OwedDown})
 		}
 	}

@@ -33,26 +33,16 @@ func (s *sessionNumbers) next() meta.ContentID {
 // targets says which members are to get a version.
 type targets struct {
 	policy  meta.Policy
-	members []meta.NodeID // the placement
+	ino     meta.Ino
+	members []meta.NodeID // the placement, and nodes that belonged to it when the push began
 	others  []meta.NodeID // of them, up, without this node
 	self    bool          // this node is a member
+	needed  int           // so many must hold the version before it is published, as apply counts
 	full    []meta.NodeID // up and without room: members, and those that would stand in for them. They are not asked
-	short   int           // for so many of them nobody stands in
 	down    []meta.NodeID // of them, not up
 	view    uint64        // as of which all that is said
 	voters  int
 	booted  map[meta.NodeID]uint32 // incarnations of the members that were up, as last looked at
-}
-
-// minCopies is how many members must hold a version before it is published, as apply counts.
-func (t *targets) minCopies() int {
-	switch {
-	case t.policy.AckLocal:
-		return 1
-	case t.policy.MinCopies > 0:
-		return int(t.policy.MinCopies)
-	}
-	return max(1, min(2, t.asked()+t.short))
 }
 
 // asked is how many nodes may get a copy now.
@@ -73,7 +63,7 @@ func (t *targets) asksMore(before *targets) bool {
 // unasked adds the members that were not asked since they have no room.
 func (t *targets) unasked(missed []meta.Missed) []meta.Missed {
 	for _, n := range t.full {
-		if !slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n }) {
+		if !missing(missed, n) {
 			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedFull})
 		}
 	}
@@ -90,7 +80,7 @@ func (t *targets) rideInLog(size int64) bool {
 // lost returns the members without which too few have voted, that the log lists as up, and that may take the content a
 // moment later.
 func (t *targets) lost(votes []meta.NodeID, missed []meta.Missed) (out []meta.NodeID) {
-	if len(votes) >= t.minCopies() {
+	if len(votes) >= t.needed {
 		return nil
 	}
 	for _, m := range missed {
@@ -123,7 +113,7 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 			return all, err
 		}
 	}
-	if t.short = max(0, all.asked()-t.asked()); t.asked() < t.minCopies() {
+	if t.asked() < t.needed {
 		return all, nil
 	}
 	return t, nil
@@ -132,7 +122,7 @@ func (p *Pusher) choose(push *Push) (targets, error) {
 // chooseBeside reads the placement of a push that some nodes have no room for. They are not asked.
 func (p *Pusher) chooseBeside(push *Push, full []meta.NodeID) (targets, error) {
 	names := p.cfg.Names
-	t := targets{view: names.View(), booted: make(map[meta.NodeID]uint32), full: full}
+	t := targets{view: names.View(), booted: make(map[meta.NodeID]uint32), full: full, ino: push.Ino}
 	policy, err := p.policyOf(push)
 	if err != nil {
 		return t, err
@@ -140,24 +130,17 @@ func (p *Pusher) chooseBeside(push *Push, full []meta.NodeID) (targets, error) {
 	if t.policy, err = names.Policy(policy); err != nil {
 		return t, err
 	}
-	if t.members, err = names.MembersBeside(policy, push.Ino, full); err != nil {
+	if t.members, t.needed, err = names.PlaceNew(policy, push.Ino, full); err != nil {
 		return t, err
 	}
 	nodes, err := names.Nodes()
 	if err != nil {
 		return t, err
 	}
-	everybody := push.Ino == 0 && t.policy.Placement == meta.PlaceCopies // its inode, hence placement, is not known yet
-	if everybody {
-		t.members = nil
-	}
 	self := p.cfg.Self().Node
 	for _, n := range nodes {
 		if n.Voter {
 			t.voters++
-		}
-		if everybody && n.DrainIndex == 0 {
-			t.members = append(t.members, n.ID)
 		}
 		t.add(n, self)
 	}
@@ -165,7 +148,8 @@ func (p *Pusher) chooseBeside(push *Push, full []meta.NodeID) (targets, error) {
 }
 
 // refresh looks at the members again. gone lists the members that were up when last looked at, and are now down or in a
-// new incarnation: apply takes no vote of the incarnation that ended. Members that are back are among the others.
+// new incarnation: apply takes no vote of the incarnation that ended. Members that are back are among the others, and
+// so are nodes that stand in for members since these were declared down.
 func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 	_, gone = p.look(t)
 	return gone
@@ -173,7 +157,7 @@ func (p *Pusher) refresh(t *targets) (gone []meta.NodeID) {
 
 // look is refresh, with what it saw.
 func (p *Pusher) look(t *targets) (e session.View, gone []meta.NodeID) {
-	t.view = p.cfg.Names.View() // first: a later boot makes apply refuse the vote rather than count it wrongly
+	t.placeAgain(p.cfg.Names)
 	others := slices.DeleteFunc(slices.Clone(t.members), func(id meta.NodeID) bool {
 		return id == p.cfg.Self().Node || slices.Contains(t.full, id)
 	})
@@ -189,11 +173,31 @@ func (p *Pusher) look(t *targets) (e session.View, gone []meta.NodeID) {
 			t.others = append(t.others, v.Node)
 		}
 	}
-	e.Need = t.minCopies()
+	e.Need = t.needed
 	if t.self {
 		e.Need--
 	}
 	return e, gone
+}
+
+// placeAgain adds the nodes that have become members since the last look. What nodes that are no members any more have
+// stored counts all the same.
+func (t *targets) placeAgain(names meta.Reader) {
+	view := names.View() // first: a later boot makes apply refuse the vote rather than count it wrongly
+	if view == t.view {
+		return
+	}
+	t.view = view
+	members, needed, err := names.PlaceNew(t.policy.ID, t.ino, t.full)
+	if err != nil {
+		return // apply counts once more
+	}
+	t.needed = needed
+	for _, n := range members {
+		if !slices.Contains(t.members, n) {
+			t.members = append(t.members, n)
+		}
+	}
 }
 
 // looked is what the applied log says of nodes; no votes are needed.
