@@ -496,7 +496,7 @@ func TestOthersStandInForMembersWithoutRoom(t *testing.T) {
 }
 
 // A copy counts wherever the policy allows it: the node that has it stood in for a member that is back, or the inode
-// had no number when the bytes were sent. It stands in for a member that has none; the others with copies let theirs go.
+// had no number when the bytes were sent. It stands in for a member that has none; other nodes let their copies go.
 func TestCopiesBesideTheMembersCount(t *testing.T) {
 	c := metatest.New(t, 1) // without label
 	for i := range 5 {

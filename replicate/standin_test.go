@@ -70,6 +70,9 @@ func TestOthersStandInForNodesThatAreDeclaredDownMeanwhile(t *testing.T) {
 						if err := <-done; err != nil {
 							t.Fatal(err)
 						}
+						if back == "never" && out.Content.Seq != 1 {
+							t.Errorf("it took %d sessions", out.Content.Seq)
+						}
 						holders, err := c.node(1).db.Holders(out.Content)
 						if err != nil || len(holders) < 2 {
 							t.Fatalf("held by %v: %v", holders, err)
