@@ -14,7 +14,8 @@ import "sort"
 //     content's record at publish (Placed). Joins and evictions change [cluster.members] but not Placed: nobody is
 //     believed to hold because another left. A node enters Placed only by saying Held, and leaves it only by Release.
 //     A publish may say that members have no room: the next nodes stand in for them, as for members that are down, and
-//     are written into Placed beside them.
+//     are written into Placed beside them. So are other nodes that the policy allows and that have a copy, as many as
+//     there are members without one: they stood in for members that are back when the publish is applied.
 //   - Policies are never changed; a directory, or the default, is pointed at another one.
 //
 // Said otherwise, in this order: an owed row (node up at publish, no vote; or lost later); the backlog, ranges of
