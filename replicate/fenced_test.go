@@ -129,6 +129,34 @@ func TestFencedPushOfANewFileEndsWithoutAnOrphan(t *testing.T) {
 	})
 }
 
+// A fence ends a push that nodes without room are members of too: with the copy that the fence has ended it would have
+// been published, so it is made again.
+func TestFencedPushIsMadeAgainThoughMembersHaveNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, 1)
+		c.setLeaderless()
+		ino := c.create(1, "f")
+		old, err := c.node(1).publish(ino, meta.ContentID{}, []byte("the version before"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.fill(2, 3)
+		var once sync.Once
+		c.hub.setBlock(func(_ meta.NodeID, i uint64) error {
+			if i >= 30 {
+				once.Do(func() { c.fence(1) })
+			}
+			return nil
+		})
+		b := randomBytes(1, 5<<20)
+		out, err := c.node(1).publish(ino, old.Content, b)
+		if err != nil || out.Content.Incarnation != 2 {
+			t.Fatalf("published %v: %v", out.Content, err)
+		}
+		c.node(4).wantBytes(out.Content, b)
+	})
+}
+
 // A push is made again under the next incarnation only if its writer may still write: it is asked when it is settled to
 // which incarnation the session belongs.
 func TestFencedPushIsNotMadeAgainIfItMayNot(t *testing.T) {

@@ -136,7 +136,7 @@ func (s *pushSession) newRun(local *localCopy, staged io.ReaderAt) (*rootRun, er
 		others = nil
 	}
 	look := func() (e session.View) {
-		if others != nil {
+		if !s.localFirst() {
 			e, _ = s.p.look(&s.targets)
 		}
 		return e
@@ -202,6 +202,11 @@ func (s *pushSession) concluded(ctx context.Context, run *rootRun, src *copySour
 		return ownCopyError(errors.Join(err, src.failure()))
 	}
 	s.op.Root = sess.Hash()
+	for _, m := range sess.Members() {
+		if m.Called {
+			s.asks(m.Node)
+		}
+	}
 	votes, missed := run.votes()
 	if s.targets.self {
 		votes = append(votes, s.id.Node)

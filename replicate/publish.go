@@ -22,7 +22,7 @@ const (
 	proposeMax = 31 * time.Second
 	// attemptsMax bounds the sessions of one push.
 	attemptsMax = 6
-	// elsewhereMax bounds the sessions that only found members without room.
+	// elsewhereMax bounds the sessions that only found that other nodes are to be asked.
 	elsewhereMax = 64
 	// endWait bounds how long a push that failed waits to learn whether its session was fenced, and for its node's
 	// next incarnation.
@@ -190,7 +190,7 @@ func (p *Pusher) nameless(push *Push) bool {
 // errAgain says that another attempt, in a new session, may succeed.
 type errAgain struct {
 	whole     bool // without the base
-	elsewhere bool // at nodes that stand in for those without room
+	elsewhere bool // at nodes that were not asked yet
 	err       error
 }
 
@@ -207,7 +207,7 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, before *pushSession) (
 		return before, Outcome{}, err
 	}
 	s := &pushSession{
-		p: p, push: push, targets: t, id: p.numbers.next(),
+		p: p, push: push, targets: t, id: p.numbers.next(), asked: make(map[meta.NodeID]uint32),
 		op: &meta.Publish{
 			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr,
 			Hint:       hintOf(push.Path),
@@ -219,8 +219,11 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, before *pushSession) (
 	}
 	s.op.Session = s.id
 	if before != nil {
-		s.before = before.id
+		s.before, s.asked = before.id, before.asked
 		before.status.end(EndRepeated, before.failed.Error())
+	}
+	if t.self {
+		s.asks(s.id.Node)
 	}
 	s.status = p.transfers.begin(p.cfg.Clock, TransferStatus{
 		Content: s.id, Ino: push.Ino, Path: push.Path, Size: push.Size, Stream: push.Size, Phase: PhaseProposing,
@@ -251,7 +254,8 @@ func (s *pushSession) carry(ctx context.Context) (Outcome, error) {
 // for at most endWait.
 func (s *pushSession) fenced(ctx context.Context, err error) error {
 	var again errAgain
-	if errors.As(err, &again) || errors.Is(err, ErrCut) || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {
+	fullHere := errors.Is(err, ErrNoSpace) && !errors.Is(err, ErrCopies) // another session can't help
+	if errors.As(err, &again) || errors.Is(err, ErrCut) || fullHere || ctx.Err() != nil {
 		return err
 	}
 	now := s.p.cfg.Clock.Now()
@@ -291,9 +295,10 @@ type pushSession struct {
 	before  meta.ContentID // the session of this push before; zero for the first
 	op      *meta.Publish
 	status  *transfer
-	failed  error           // what came of it; nil if it was published
-	moved   time.Time       // when bytes or votes last came to a gathering that has ended; zero if that is not known
-	ended   <-chan struct{} // closed when the log has ended a session that was given up; nil before
+	asked   map[meta.NodeID]uint32 // whom this push has asked for a copy, in which incarnations
+	failed  error                  // what came of it; nil if it was published
+	moved   time.Time              // when bytes or votes last came to a gathering that has ended; zero: not known
+	ended   <-chan struct{}        // closed when the log has ended a session that was given up; nil before
 }
 
 // gather brings the bytes to the members, by the cheapest way for their size, and fills the votes in.
@@ -378,9 +383,22 @@ func missing(missed []meta.Missed, n meta.NodeID) bool {
 	return slices.ContainsFunc(missed, func(m meta.Missed) bool { return m.Node == n })
 }
 
+// asks notes that a node is asked for a copy.
+func (s *pushSession) asks(n meta.NodeID) { s.asked[n] = s.targets.booted[n] }
+
+// asksMore reports whether a session with these targets would ask a node that no session of this push has asked, or not
+// since the node booted.
+func (s *pushSession) asksMore(t *targets) bool {
+	fresh := func(n meta.NodeID) bool {
+		by, asked := s.asked[n]
+		return !asked || by != t.booted[n]
+	}
+	return t.self && fresh(s.id.Node) || !t.localFirst() && slices.ContainsFunc(t.others, fresh)
+}
+
 // tooFew is the error of a session that has too few copies. Nodes that were not asked may stand in: for members that
-// said that they have no room, or this node itself for those that were declared down. If nobody does, and no more than
-// room was missing, it is ErrNoSpace.
+// said that they have no room, or were declared down. If nobody does, and no more than room was missing, it is
+// ErrNoSpace.
 func (s *pushSession) tooFew(have int, missed []meta.Missed, err error) error {
 	for _, m := range missed {
 		if m.Reason != meta.OwedFull {
@@ -391,7 +409,7 @@ func (s *pushSession) tooFew(have int, missed []meta.Missed, err error) error {
 			s.p.rooms.refused(m.Node, s.push.bytes())
 		}
 	}
-	if next, err2 := s.p.choose(s.push); err2 == nil && next.asksMore(&s.targets) {
+	if next, err2 := s.p.choose(s.push); err2 == nil && s.asksMore(&next) {
 		return errAgain{elsewhere: true, err: err}
 	}
 	if have >= s.targets.needed {

@@ -61,6 +61,7 @@ func (s *pushSession) putAll(ctx context.Context, it putItem, store func(context
 		})
 	}
 	put := func(n meta.NodeID) {
+		s.asks(n)
 		answer(func() smallAnswer {
 			return s.putAt(ctx, n, request, func(left int64) { w.moved(n, left) })
 		})
@@ -111,7 +112,7 @@ func (s *pushSession) shaped(ctx context.Context, recv *content.Receiving, shape
 }
 
 // localFirst reports whether the policy leaves the other members to catch-up.
-func (s *pushSession) localFirst() bool { return s.targets.policy.AckLocal && s.targets.self }
+func (s *pushSession) localFirst() bool { return s.targets.localFirst() }
 
 // deferred adds the members that an ack=local policy leaves to catch-up.
 func (s *pushSession) deferred(missed []meta.Missed) []meta.Missed {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -180,4 +181,89 @@ func TestChangesOfAFileGoToNodesThatStandIn(t *testing.T) {
 			c.node(n).wantBytes(out.Content, b)
 		}
 	})
+}
+
+// TestWhoStandsInIsAskedHoweverLateThatIsKnown: a member is declared down when the session that asked it is about to
+// give up, so that no time is left in it for the node that stands in. The next session asks that node.
+func TestWhoStandsInIsAskedHoweverLateThatIsKnown(t *testing.T) {
+	for _, before := range []time.Duration{700 * time.Millisecond, 50 * time.Millisecond} {
+		for _, size := range []int{200_000, 3 << 20} {
+			t.Run(fmt.Sprintf("%d bytes, %v before the end", size, before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := newCluster(t, 6, 3)
+					c.setLeaderless()
+					c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 2}})
+					ino, members := c.placedOn(func(m []meta.NodeID) bool { return slices.Contains(m, 1) })
+					gone := slices.DeleteFunc(members, func(n meta.NodeID) bool { return n == 1 })[0]
+					c.node(gone).cut()
+					time.AfterFunc(testTuning().Stuck-before, func() { c.declareDown(gone) })
+					b := randomBytes(1, size)
+					out, err := c.node(1).publish(ino, meta.ContentID{}, b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					holders, err := c.node(1).db.Holders(out.Content)
+					if err != nil || len(holders) != 2 || out.Content.Seq != 2 {
+						t.Fatalf("%v is held by %v: %v", out.Content, holders, err)
+					}
+					for _, n := range holders {
+						c.node(n).wantBytes(out.Content, b)
+					}
+				})
+			})
+		}
+	}
+}
+
+// slowSource is bytes of which each read takes a while.
+type slowSource struct {
+	io.ReaderAt
+	takes time.Duration
+}
+
+func (s slowSource) ReadAt(p []byte, at int64) (int, error) {
+	<-time.After(s.takes)
+	return s.ReaderAt.ReadAt(p, at)
+}
+
+// TestANodeThatComesUpIsAskedForACopy: the writer is the only node that is up when a push begins. By the end another
+// one is up too, so a copy of it is needed, and it is asked.
+func TestANodeThatComesUpIsAskedForACopy(t *testing.T) {
+	for name, policy := range map[string]meta.Policy{
+		"all": {}, "two copies": {Placement: meta.PlaceCopies, Copies: 2},
+	} {
+		for _, size := range []int{200_000, 3 << 20} {
+			t.Run(fmt.Sprintf("%s, %d bytes", name, size), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := newCluster(t, 2, 1)
+					c.setLeaderless()
+					c.must(1, &meta.SetPolicy{Dir: 0, Policy: &policy})
+					ino := c.create(1, "f")
+					c.node(2).stop()
+					c.declareDown(2)
+					up := make(chan struct{})
+					time.AfterFunc(500*time.Millisecond, func() {
+						c.node(2).start()
+						close(up)
+					})
+					b := randomBytes(1, size)
+					ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+					defer cancel()
+					out, err := c.node(1).rep.Publish(ctx, Push{
+						Ino: ino, Path: "/f", Size: int64(size), Source: slowSource{bytes.NewReader(b), time.Second},
+						Data: []Extent{{0, int64(size)}},
+					})
+					<-up
+					if err != nil {
+						t.Fatal(err)
+					}
+					holders, err := c.node(1).db.Holders(out.Content)
+					if err != nil || !slices.Equal(holders, []meta.NodeID{1, 2}) {
+						t.Fatalf("held by %v: %v", holders, err)
+					}
+					c.eventually("the node that came up has a copy", func() bool { return c.node(2).heldHere(out.Content) })
+				})
+			})
+		}
+	}
 }

@@ -53,12 +53,8 @@ func (t *targets) asked() int {
 	return len(t.others)
 }
 
-// asksMore reports whether nodes are asked that were not asked before.
-func (t *targets) asksMore(before *targets) bool {
-	return t.self && !before.self || slices.ContainsFunc(t.others, func(n meta.NodeID) bool {
-		return !slices.Contains(before.others, n)
-	})
-}
+// localFirst reports whether the policy leaves the other members to catch-up.
+func (t *targets) localFirst() bool { return t.policy.AckLocal && t.self }
 
 // unasked adds the members that were not asked since they have no room.
 func (t *targets) unasked(missed []meta.Missed) []meta.Missed {

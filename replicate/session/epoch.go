@@ -18,6 +18,7 @@ func (s *Root) beginEpoch(now time.Time, acts []RootAction) []RootAction {
 		}
 		m.phase, m.asked, m.polled, m.moved, m.heard, m.had, m.bytes = MemberAsked, false, false, now, now, 0, 0
 		m.steps, m.done, m.front, m.excused, m.waits = 0, time.Time{}, 0, time.Time{}, waits{}
+		m.called = true
 		acts = append(acts, Announce{m.node, s.epoch})
 	}
 	return acts

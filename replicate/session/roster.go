@@ -28,6 +28,7 @@ type record struct {
 	heard   time.Time
 	asked   bool // a poll with the hash was sent in this epoch
 	polled  bool // a poll is under way
+	called  bool // an epoch was announced to its present incarnation
 	reason  owed.Reason
 	text    string
 

@@ -33,6 +33,7 @@ type MemberView struct {
 	Bytes  int64       // of the stream that it has: finer than Held
 	Reason owed.Reason // why it is out
 	Text   string      // likewise
+	Called bool        // it was asked to take part, in its present incarnation
 }
 
 // Live reports whether more is expected of the member.
@@ -42,7 +43,9 @@ func (m MemberView) Live() bool { return m.State != MemberOut && m.State != Memb
 func (s *Root) Members() []MemberView {
 	list := make([]MemberView, len(s.members))
 	for i, m := range s.members {
-		list[i] = MemberView{Node: m.node, State: m.phase, Held: m.held, Bytes: m.present(), Reason: m.reason, Text: m.text}
+		list[i] = MemberView{
+			Node: m.node, State: m.phase, Held: m.held, Bytes: m.present(), Reason: m.reason, Text: m.text, Called: m.called,
+		}
 	}
 	return list
 }

@@ -22,7 +22,7 @@ func (s *Root) onView(now time.Time, e View) []RootAction {
 			continue
 		}
 		restarted := m.incarnation != 0 && m.incarnation != v.Incarnation
-		m.up, m.incarnation = v.Up, v.Incarnation
+		m.up, m.incarnation, m.called = v.Up, v.Incarnation, m.called && !restarted
 		x := Suspect{v.Node, owed.Down}
 		switch {
 		case v.Up && !restarted:
