@@ -30,6 +30,8 @@ type Host struct {
 	Log raftlog.FS
 	// LogSegment is the size of a log file, in bytes; 0 is the usual.
 	LogSegment int64
+	// ReadCache bounds the memory for blocks that are read from other nodes, in bytes; 0 is the usual.
+	ReadCache int64
 	// Attach sends a mount its requests; nil is the kernel.
 	Attach func(requests fuse.RawFileSystem) (fs.Kernel, error)
 	// Admin is given the answers to the command line; nil is a socket in the data directory.

@@ -271,6 +271,7 @@ func (n *node) openReplication() error {
 		Self: n.proposer.lease, Names: n.proposer.view(n.db), Log: replicaLog{n.proposer, &n.raft},
 		Peers:  replicaPeers{n.peers},
 		Groups: n.groups, Store: n.store, IsLeader: n.raft.isLeader, Logger: n.log, Point: n.crash.point,
+		Tuning: replicate.Tuning{CacheBytes: n.cfg.Host.ReadCache},
 	})
 	if err != nil {
 		return err

@@ -70,11 +70,7 @@ func RunComeback(o Options) Result {
 			w.comeback()
 		}
 	}
-	w.over = true
-	for _, m := range w.machines {
-		m.stop()
-	}
-	w.work.Wait()
+	w.end()
 	return Result{Seed: o.Seed, Nodes: comebackNodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start),
 		Stats: w.stats, Err: w.err}
 }

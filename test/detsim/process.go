@@ -37,8 +37,10 @@ func (m *machine) newProcess() *process {
 	return &process{m: m, host: m.host, done: make(chan struct{})}
 }
 
-// logSegment is small: a power loss looks at each sector of it.
-const logSegment = 64 << 10
+const (
+	logSegment = 64 << 10 // small: a power loss looks at each sector of it
+	readCache  = 2 << 20  // small: all machines share the memory of one
+)
 
 // world is what the process stands on.
 func (p *process) world() node.Host {
@@ -49,7 +51,7 @@ func (p *process) world() node.Host {
 		Dial:   func(ctx context.Context, _, to string) (net.Conn, error) { return n.dial(ctx, p, to) },
 		Device: func() (rdma.Device, error) { return m.w.fabric.Device(p.host), nil },
 		State:  func() (*meta.DB, error) { return m.db, nil },
-		Log:    logDisk{m.disk, m.dir, m}, LogSegment: logSegment,
+		Log:    logDisk{m.disk, m.dir, m}, LogSegment: logSegment, ReadCache: readCache,
 		Attach: func(requests fuse.RawFileSystem) (fs.Kernel, error) {
 			k := newKernel(requests)
 			p.kernel.Store(k)

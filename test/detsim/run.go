@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"runtime/metrics"
 	"time"
 
 	"github.com/rdmcfs/rdmcfs/internal/control/admin"
@@ -60,13 +61,19 @@ func Run(o Options) Result {
 		w.faults(time.Now().Add(w.between(15*time.Second, 40*time.Second)))
 		w.settle()
 	}
+	w.end()
+	return Result{Seed: o.Seed, Nodes: nodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats,
+		Err: w.err}
+}
+
+// end stops all machines, and waits until nothing of the run is left.
+func (w *world) end() {
 	w.over = true
 	for _, m := range w.machines {
 		m.stop()
 	}
+	w.ended = true
 	w.work.Wait()
-	return Result{Seed: o.Seed, Nodes: nodes, Hash: w.hash, Events: w.events, Virtual: time.Since(w.start), Stats: w.stats,
-		Err: w.err}
 }
 
 // gather makes the cluster.
@@ -147,13 +154,22 @@ func (r Result) String() string {
 		r.Events, r.Hash, r.Stats)
 }
 
-// collectEvery is how often the heap is collected: at moments of virtual time, so that a run does not depend on the
-// machine.
-const collectEvery = 10 * time.Second
+// The heap is looked at each collectEvery, and collected when it has grown by collectBytes: at moments of virtual time,
+// so that a run does not depend on the machine. Memory that is used for the first time costs more than a collection.
+const (
+	collectEvery = 100 * time.Millisecond
+	collectBytes = 32 << 20
+)
 
 func (w *world) collect() {
-	for !w.over {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	for after := uint64(0); !w.ended; {
 		pass(collectEvery)
+		if metrics.Read(heap); heap[0].Value.Uint64() < after+collectBytes {
+			continue
+		}
 		runtime.GC()
+		metrics.Read(heap)
+		after = heap[0].Value.Uint64()
 	}
 }

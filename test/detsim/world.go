@@ -38,6 +38,7 @@ type world struct {
 	buffers [][]byte      // to read into
 	quiet   chan struct{} // closed when faults are to end
 	over    bool          // no work any more
+	ended   bool          // no machine runs any more
 
 	net              *network
 	fabric           *mem.Fabric
