@@ -4,7 +4,7 @@ RDMCFS = bin/rdmcfs
 # All packages except those with a target of their own, the slowest first: they take as long as many others.
 UNIT = ./fs ./replicate ./meta ./internal/node ./replicate/rdmc ./rdma/mixed $(shell $(GO) list ./... | grep -v -e /test/ -e /test/detsim$$ -e /test/tidy$$) ./test/bench/peers ./test/bench/multicast ./test/bench/links ./test/bench/faults/...
 
-.PHONY: release mutants build demo check test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-packages test-long bench bench-peers bench-multicast bench-faults bench-idle lint clean
+.PHONY: release mutants build demo check check-unit setup test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-packages test-long bench bench-peers bench-multicast bench-faults bench-idle lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -14,16 +14,27 @@ demo: build
 	$(RDMCFS) demo $(if $(FILE),--file "$(FILE)") $(if $(NODES),--nodes $(NODES)) $(if $(ONCE),--once)
 
 # While you work: everything that is quick, and one cluster with real mounts.
-check: build lint
-	test/setup.sh test
-	$(GO) test -short -p 4 -timeout 10m $(UNIT)
-	$(GO) test -count=1 -timeout 5m ./test/integration -run 'TestCopyIsEverywhereWhenCpReturns$$'
+check: build
+	$(MAKE) --no-print-directory -j2 --output-sync=target lint check-unit
+	$(GO) test -vet=off -count=1 -timeout 5m ./test/integration -run 'TestCopyIsEverywhereWhenCpReturns$$'
+
+check-unit: setup
+	$(GO) test -vet=off -short -p 5 -timeout 10m $(UNIT)
 
 # Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Nothing runs beside real nodes, which judge
-# each other by time.
-test: lint test-unit test-whole test-models test-integration test-rdma
+# each other by time. What only computes takes the time that the others beside it leave.
+test: build lint
+	$(MAKE) --no-print-directory -j3 --output-sync=target test-unit test-whole test-schedule
+	$(MAKE) --no-print-directory test-integration
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-rdma test-detsim
+
+# The Debian packages that tests use.
+setup:
+	test/setup.sh test
 
 test-models: test-schedule test-detsim
+
+IDLE = $(if $(shell command -v chrt),chrt --idle 0)
 
 lint:
 	$(GO) vet ./...
@@ -36,30 +47,27 @@ ALONE = ^Test(Sim|ModelCheck)
 # go vet is lint's. The detector would make each process wait for a second when it ends: one for each child of a test. Tests leave no
 # goroutines behind that it would wait for.
 test-unit: export GORACE = atexit_sleep_ms=10
-test-unit:
-	test/setup.sh test
+test-unit: setup
 	$(GO) test -vet=off -race -short -p 3 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
 
 # What has a larger size, or is left out above, and allocations, which the race detector adds to. No test of one size is run twice.
-test-whole:
-	test/setup.sh test
+test-whole: setup
 	GO="$(GO)" test/whole.sh '$(ALONE)' -vet=off -p 3 -timeout 20m
 	$(GO) test -run 'TestNoAllocationPerMessage|TestConformance.*//Cost' ./rdma/mem ./rdma/tcp ./rdma/mixed ./rdma/ring
 
 # All tests of schedules, with all sizes that they promise: no race detector, since they have no concurrency.
 test-schedule:
-	$(GO) test -vet=off -timeout 3h ./replicate/schedule -exhaustive
+	$(IDLE) $(GO) test -vet=off -timeout 3h ./replicate/schedule -exhaustive
 
 # Whole daemons in virtual time, a process for each seed; the first time the standard library is built for it. SEEDS=n, FROM=s.
 test-detsim:
-	$(GO) test -vet=off -timeout 3h ./test/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
+	$(IDLE) $(GO) test -vet=off -timeout 3h ./test/detsim -args -sim.seeds $(or $(SEEDS),500) $(if $(FROM),-sim.from $(FROM))
 
 # What is run again as in a container, where the kernel may not pass reads and writes through.
 WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript|TestDatabases
 
 # Three at a time of the tests that bound no time: they wait for processes, links and timers.
-test-integration: build
-	test/setup.sh test
+test-integration: build setup
 	$(GO) test -vet=off -count=1 -timeout 40m -p 1 -parallel 3 ./test/integration/...
 	$(GO) test -vet=off -count=1 -timeout 15m -p 1 -parallel 3 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
@@ -86,8 +94,7 @@ test-packages:
 	packaging/check.sh
 
 # The full sizes of docs/TESTING.md.
-test-long: build
-	test/setup.sh test
+test-long: build setup
 	$(MAKE) --no-print-directory test-rdma-devices KERNELS=6.1
 	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration/... -long
 	$(GO) test -count=1 -timeout 120m -p 1 -parallel 1 ./test/integration -long -no-passthrough -run '$(WITHOUT)'
