@@ -183,17 +183,6 @@ func setTime(sec *uint64, nsec *uint32, ns int64) {
 	*sec, *nsec = uint64(s), uint32(n)
 }
 
-// GetAttr answers FUSE_GETATTR.
-func (f *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	n := f.nodes.get(in.NodeId)
-	if n == nil {
-		return fuse.Status(syscall.ESTALE)
-	}
-	f.files.awaitSettled(f.life.ctx, n)
-	f.attrs.answer(n, out)
-	return fuse.OK
-}
-
 func (at *attributes) answer(n *node, out *fuse.AttrOut) {
 	out.SetTimeout(at.fill(n, &out.Attr))
 }

@@ -11,7 +11,8 @@ import (
 // fileSystem answers the kernel: one method for each request, called from many goroutines. What the answers are made
 // of is in the types below; see the package comment.
 type fileSystem struct {
-	flagless // ioctl, and ENOSYS for what is not implemented: statx
+	flagless // ioctl, and ENOSYS for what is not implemented
+	statRequests
 
 	log      *slog.Logger
 	life     *lifetime
@@ -53,11 +54,12 @@ func newFileSystem(ctx context.Context, o Options, root meta.Inode) *fileSystem 
 	if o.Follow {
 		files.follow = &following{files: files, nodes: nodes, locks: nodes.locks}
 	}
+	attrs := &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL}
 	return &fileSystem{
-		flagless: flagless{fuse.NewDefaultRawFileSystem()},
-		log:      o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
+		flagless: flagless{fuse.NewDefaultRawFileSystem()}, statRequests: statRequests{attrs: attrs, life: life},
+		log: o.Log, life: life, siblings: o.Siblings, names: names, nodes: nodes, cache: cache, pass: pass,
 		reserved: reserved, publisher: publisher, files: files, retries: newRetries(files),
-		attrs:   &attributes{names: names, nodes: nodes, files: files, log: o.Log, acl: o.ACL},
+		attrs:   attrs,
 		applier: &applier{names: names, nodes: nodes, cache: cache, reserved: reserved, follow: files.follow},
 	}
 }

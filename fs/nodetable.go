@@ -201,6 +201,13 @@ func (t *nodeTable) record(n *node) meta.Inode {
 	return n.last
 }
 
+// btime is when the file of a node was made; 0 if that is not known.
+func (t *nodeTable) btime(n *node) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return n.last.Btime
+}
+
 // rename gives a node the inode number that the log gave its file, now or again.
 func (t *nodeTable) rename(n *node, rec meta.Inode) {
 	t.locks.renaming(t.space, n, func() { t.renumber(n, rec) })

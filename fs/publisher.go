@@ -291,6 +291,7 @@ func (pub *publisher) preparePush(l *live, c change, link tmpName) (replicate.Pu
 	}
 	if link.name != "" {
 		p.Ino = 0 // it gets one by this publish
+		p.Btime = link.btime
 	}
 	if !l.current.IsZero() && c.worthDelta() {
 		p.Dirty = c.dirty

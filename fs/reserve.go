@@ -185,7 +185,7 @@ func (rs *reservations) reserveAgain(ctx context.Context, l *live) error {
 	l.mu.Lock()
 	op := &meta.Create{
 		Parent: l.parent, Name: l.name, Kind: meta.KindFile, Mode: last.Mode, Cred: meta.Cred{UID: last.UID, GID: last.GID},
-		Excl: true,
+		Excl: true, Btime: last.Btime,
 	}
 	l.mu.Unlock()
 	defer rs.reserving.begin(ownKey{ino: op.Parent, name: op.Name})()

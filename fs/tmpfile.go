@@ -18,6 +18,7 @@ type tmpfile struct {
 type tmpName struct {
 	parent meta.Ino
 	name   string
+	btime  int64
 }
 
 // tmpInoBase is where inode numbers of files without a name begin; the log gives none that high.
@@ -70,7 +71,7 @@ func (f *fileSystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.Cre
 	attr, mode := f.attrs.inheritACL(dir, meta.KindFile, in.Mode&07777, in.Umask)
 	rec := meta.Inode{
 		Ino: meta.Ino(tmpInoBase + f.siblings.tmpInos.Add(1)), Kind: meta.KindFile, Mode: mode,
-		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now,
+		UID: in.Uid, GID: in.Gid, Atime: now, Mtime: now, Ctime: now, Btime: now,
 	}
 	if parent.Mode&syscall.S_ISGID != 0 {
 		rec.GID = parent.GID
@@ -110,7 +111,7 @@ func (pub *publisher) linkTmp(ctx context.Context, l *live, dir meta.Ino, name s
 			c.end(meta.ContentID{}, false)
 			return err
 		}
-		return pub.push(ctx, l, c, tmpName{parent: dir, name: name})
+		return pub.push(ctx, l, c, tmpName{parent: dir, name: name, btime: pub.nodes.btime(l.node)})
 	})
 	if err == nil {
 		pub.nodes.rename(l.node, l.linkedAs())

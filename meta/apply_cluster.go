@@ -162,7 +162,7 @@ func (t membership) named(name string) *nodeRecord {
 // dateRoot gives the root directory its times with the first node.
 func (t membership) dateRoot() {
 	if root := t.inode(RootIno); root != nil && root.Ctime == 0 {
-		root.Atime, root.Mtime, root.Ctime = t.now, t.now, t.now
+		root.Atime, root.Mtime, root.Ctime, root.Btime = t.now, t.now, t.now, t.now
 		t.saveInode(root)
 	}
 }

@@ -125,7 +125,7 @@ func (d delegations) reserve(o *Reserve) (Result, syscall.Errno) {
 	if errno := d.mayName(dir); errno != ok {
 		return Result{}, errno
 	}
-	i, errno := d.made(o.Ino, dir, &o.Made)
+	i, errno := d.made(o.Ino, dir, &o.Made, o.Btime)
 	if errno != ok {
 		return Result{}, errno
 	}
@@ -137,12 +137,13 @@ func (d delegations) reserve(o *Reserve) (Result, syscall.Errno) {
 }
 
 // made is the inode of a file that the proposer has made. It has no name yet.
-func (d delegations) made(ino Ino, dir *Inode, m *Made) (*Inode, syscall.Errno) {
+func (d delegations) made(ino Ino, dir *Inode, m *Made, btime int64) (*Inode, syscall.Errno) {
 	if d.cl.policies[m.Policy] == nil {
 		return nil, syscall.EINVAL
 	}
 	i := tree{d.tx}.newInodeAs(ino, dir, KindFile, m.Mode, m.Cred)
 	i.Policy = m.Policy
+	i.born(btime)
 	return i, ok
 }
 
@@ -154,7 +155,7 @@ func (d delegations) linkNumbered(dir *Inode, o *Publish) (*Inode, syscall.Errno
 	if d.holder(dir.Ino) != d.lease() {
 		return nil, syscall.ESTALE
 	}
-	i, errno := d.made(o.Ino, dir, o.Made)
+	i, errno := d.made(o.Ino, dir, o.Made, o.Btime)
 	if errno != ok {
 		return nil, errno
 	}

@@ -108,6 +108,7 @@ func (t tree) create(o *Create) (Result, syscall.Errno) {
 	if errno := t.shape(i, o); errno != ok {
 		return Result{}, errno
 	}
+	i.born(o.Btime)
 	t.addName(dir, o.Name, i)
 	delegations{t.tx}.inherit(dir, i)
 	return Result{Ino: i.Ino, Inode: *i}, ok
@@ -151,12 +152,19 @@ func (t tree) newInode(dir *Inode, kind Kind, mode uint32, cred Cred) (*Inode, s
 // newInodeAs is newInode for a number that is the proposer's to give.
 func (t tree) newInodeAs(ino Ino, dir *Inode, kind Kind, mode uint32, cred Cred) *Inode {
 	i := ownedBy(dir, kind, mode, cred)
-	i.Ino, i.Atime, i.Mtime, i.Ctime = ino, t.now, t.now, t.now
+	i.Ino, i.Atime, i.Mtime, i.Ctime, i.Btime = ino, t.now, t.now, t.now, t.now
 	if kind == KindFile && i.Policy == 0 {
 		i.Policy = t.cl.fallback // the placement sticks to the file
 	}
 	t.head.Files++
 	return &i
+}
+
+// born gives a new inode the time at which its proposer made it, if that is known.
+func (i *Inode) born(at int64) {
+	if at != 0 {
+		i.Btime = at
+	}
 }
 
 // ownedBy says what an inode that is made in a directory gets from it and from its maker.

@@ -120,6 +120,7 @@ func (t publications) linkNew(o *Publish) (*Inode, syscall.Errno) {
 	if errno != ok {
 		return nil, errno
 	}
+	i.born(o.Btime)
 	tree{t.tx}.addName(dir, o.LinkName, i)
 	return i, ok
 }

@@ -126,6 +126,7 @@ func (o *Create) code(c *fields) {
 	c.V32(&o.Rdev)
 	c.str(&o.Target)
 	c.Flag(&o.Excl)
+	c.lastTime(&o.Btime)
 }
 
 func (o *Reserve) code(c *fields) {
@@ -134,6 +135,7 @@ func (o *Reserve) code(c *fields) {
 	c.str(&o.Name)
 	c.ino(&o.Ino)
 	o.Made.code(c)
+	c.lastTime(&o.Btime)
 }
 
 func (m *Made) code(c *fields) {
@@ -227,6 +229,7 @@ func (o *Publish) code(c *fields) {
 	if o.Made != nil {
 		o.Made.code(c)
 	}
+	c.lastTime(&o.Btime)
 }
 
 func (o *Audit) code(c *fields) {

@@ -84,6 +84,12 @@ func (d *dirent) code(c *fields) {
 }
 
 func (i *Inode) code(c *fields) {
+	i.fields(c)
+	c.lastTime(&i.Btime)
+}
+
+// fields are those of an inode but for its Btime, which goes to the end of what holds the inode.
+func (i *Inode) fields(c *fields) {
 	c.ino(&i.Ino)
 	c.U8((*uint8)(&i.Kind))
 	c.V32(&i.Mode)
@@ -185,7 +191,7 @@ func (r *Result) code(c *fields) {
 	c.Flag(&r.Existed)
 	hasInode := r.Inode != Inode{}
 	if c.Flag(&hasInode); hasInode {
-		if r.Inode.code(c); r.Inode == (Inode{}) {
+		if r.Inode.fields(c); r.Inode == (Inode{}) {
 			c.Fail("an inode that is none")
 		}
 	}
@@ -197,4 +203,7 @@ func (r *Result) code(c *fields) {
 	c.V32(&r.Incarnation)
 	c.V64(&r.View)
 	c.ino(&r.Removed)
+	if hasInode {
+		c.lastTime(&r.Inode.Btime)
+	}
 }

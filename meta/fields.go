@@ -45,6 +45,14 @@ func (c *fields) last64(ps ...*uint64) {
 	}
 }
 
+// lastTime is a time at the end, as last64.
+func (c *fields) lastTime(p *int64) {
+	bits := uint64(*p)
+	if c.last64(&bits); c.Reading() {
+		*p = int64(bits)
+	}
+}
+
 // lastProgram is the program of a node, behind numbers at the end (last64). Without formats all of it is left out, as
 // in what was written before it was added.
 func (c *fields) lastProgram(p *Program, before ...*uint64) {

@@ -48,6 +48,7 @@ type Create struct {
 	Rdev   uint32
 	Target string
 	Excl   bool
+	Btime  int64 // when the file was made, if it was made before; else 0
 }
 
 // Reserve makes the reserved name of a file that a holder of the directory's new names has made (DelegateNames). It
@@ -58,6 +59,7 @@ type Reserve struct {
 	Name        string
 	Ino         Ino
 	Made        Made
+	Btime       int64 // when the file was made
 }
 
 // DelegateNames asks that the new names of a directory are the proposer's to give, until the names are returned or its
@@ -164,10 +166,11 @@ type Publish struct {
 	Missing []Missed // members without a vote, and why; apply derives which members are owed, this only gives reasons
 	Inline  []byte   // instead of votes: the bytes, at most MaxInline, where all nodes get them by the log
 	Attr    AttrPatch
-	// LinkParent and LinkName are set for a file that gets its name with this publish. Of an O_TMPFILE, Ino is zero, and
-	// Attr gives mode and owner.
+	// LinkParent and LinkName are set for a file that gets its name with this publish. Of an O_TMPFILE, Ino is zero,
+	// and Attr gives mode and owner. Btime is when the file was made.
 	LinkParent Ino
 	LinkName   string
+	Btime      int64
 	// Hint is the path as the writer knew it, kept with an orphan.
 	Hint string
 	// Made is set for the first publish of a file that a holder of the directory's new names has made: Ino is its

@@ -46,7 +46,7 @@ func NewFile(from Reader, dir Inode, o *Create, lease Lease, now int64) (Inode, 
 		i.Policy = p.ID
 	}
 	i.Nlink, i.Parent, i.Name, i.Reserved = 1, dir.Ino, o.Name, lease
-	i.Atime, i.Mtime, i.Ctime = now, now, now
+	i.Atime, i.Mtime, i.Ctime, i.Btime = now, now, now, now
 	return i, nil
 }
 

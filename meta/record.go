@@ -39,6 +39,7 @@ type Inode struct {
 	Content ContentID // files: of the current version; zero for an empty file
 	// Reserved names the writer while Version is 0: only that node and incarnation sees the file.
 	Reserved Lease
+	Btime    int64 // when it was made; it never changes. 0: not known
 }
 
 // Lease is a node's claim that ends with its incarnation.

@@ -211,7 +211,7 @@ func (p *Pusher) attempt(ctx context.Context, push *Push, before *pushSession) (
 		op: &meta.Publish{
 			Ino: push.Ino, Base: push.Base, Size: push.Size, Holes: min(push.Holes, push.Size), Attr: push.Attr,
 			Hint:       hintOf(push.Path),
-			LinkParent: push.LinkParent, LinkName: push.LinkName,
+			LinkParent: push.LinkParent, LinkName: push.LinkName, Btime: push.Btime,
 		},
 	}
 	if push.LinkName != "" {

@@ -61,9 +61,10 @@ type Push struct {
 	Dirty []Extent
 	// Attr rides in the publish entry.
 	Attr meta.AttrPatch
-	// LinkParent and LinkName give an O_TMPFILE its name with the publish.
+	// LinkParent and LinkName give an O_TMPFILE its name with the publish. Btime is when it was made.
 	LinkParent meta.Ino
 	LinkName   string
+	Btime      int64
 	// Allowed, if not nil, is called before each session, when it is settled to which incarnation of this node the
 	// session belongs. An error ends the push.
 	Allowed func() error

@@ -398,7 +398,8 @@ func (n *Node) Publish(ctx context.Context, p replicate.Push) (replicate.Outcome
 	self := n.Self()
 	op := &meta.Publish{
 		Ino: p.Ino, Session: meta.ContentID{Node: self.Node, Incarnation: self.Incarnation, Seq: n.sessions.Add(1)},
-		Base: p.Base, Size: p.Size, Attr: p.Attr, LinkParent: p.LinkParent, LinkName: p.LinkName, Hint: p.Path,
+		Base: p.Base, Size: p.Size, Attr: p.Attr, LinkParent: p.LinkParent, LinkName: p.LinkName, Btime: p.Btime,
+		Hint: p.Path,
 	}
 	if p.Allowed != nil {
 		if err := p.Allowed(); err != nil {

@@ -314,7 +314,7 @@ func (h *Holder) publish(ctx context.Context, op *meta.Publish, log Log) (res me
 	}
 	first := *op
 	first.LinkParent, first.LinkName = p.at.dir, p.at.name
-	first.Made = p.made()
+	first.Made, first.Btime = p.made(), p.rec.Btime
 	res, err = log(ctx, &first)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -952,3 +952,21 @@ func TestFileBesideADirectoryThatBecomesUnknown(t *testing.T) {
 		t.Errorf("the file is pending: %v", err)
 	}
 }
+
+// The birth time of a pending file is that which it has in the log, whether its publish or its reservation brings it.
+func TestBirthTimeOfPendingFiles(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	dir := a.held("d")
+	published, reserved := a.create(dir, "published"), a.create(dir, "reserved")
+	a.publish(published.Ino)
+	if res := a.do(&meta.Link{Ino: reserved.Ino, Parent: dir, Name: "link"}); res.Errno != syscall.EBUSY {
+		t.Fatalf("a link of a file without a version: %v", res.Errno)
+	}
+	for _, was := range []meta.Result{published, reserved} {
+		rec, err := b.cfg.State.Inode(was.Ino)
+		if err != nil || rec.Btime == 0 || rec.Btime != was.Inode.Btime {
+			t.Errorf("made at %d, in the log at %d: %v", was.Inode.Btime, rec.Btime, err)
+		}
+	}
+}

@@ -195,7 +195,7 @@ func (h *Holder) reserve(ctx context.Context, p *pending, log Log, bound time.Du
 		}
 	}
 	res, err := log(ctx, &meta.Reserve{Incarnation: p.rec.Reserved.Incarnation, Parent: p.at.dir, Name: p.at.name,
-		Ino: p.rec.Ino, Made: *p.made()})
+		Ino: p.rec.Ino, Made: *p.made(), Btime: p.rec.Btime})
 	h.mu.Lock()
 	p.reserving = false
 	p.endLocked()
