@@ -4,7 +4,7 @@ RDMCFS = bin/rdmcfs
 # All packages except those with a target of their own, the slowest first: they take as long as many others.
 UNIT = ./fs ./replicate ./meta ./internal/node ./replicate/rdmc ./rdma/mixed $(shell $(GO) list ./... | grep -v -e /test/ -e /test/detsim$$ -e /test/tidy$$) ./test/bench/peers ./test/bench/multicast ./test/bench/links ./test/bench/faults/...
 
-.PHONY: release mutants build demo check check-unit setup test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma test-rdma-devices test-packages test-long bench bench-peers bench-multicast bench-faults bench-idle lint clean
+.PHONY: release mutants build demo check check-unit setup test test-models test-unit test-whole test-schedule test-detsim test-integration test-rdma rdma-binaries test-rdma-devices test-packages test-long bench bench-peers bench-multicast bench-faults bench-idle lint clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(RDMCFS) ./cmd/rdmcfs
@@ -21,12 +21,13 @@ check: build
 check-unit: setup
 	$(GO) test -vet=off -short -p 5 -timeout 10m $(UNIT)
 
-# Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Nothing runs beside real nodes, which judge
-# each other by time. What only computes takes the time that the others beside it leave.
+# Everything that guards a guarantee. docs/TESTING.md says how long each part takes, and why. Real nodes judge each other by time: nothing
+# runs beside them but what only computes, and that takes the time that they leave.
+TOGETHER = $(MAKE) --no-print-directory --output-sync=target -j3
 test: build lint
-	$(MAKE) --no-print-directory -j3 --output-sync=target test-unit test-whole test-schedule
-	$(MAKE) --no-print-directory test-integration
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-rdma test-detsim
+	$(TOGETHER) test-unit test-whole test-schedule
+	$(TOGETHER) test-integration test-detsim rdma-binaries
+	$(MAKE) --no-print-directory test-rdma
 
 # The Debian packages that tests use.
 setup:
@@ -66,10 +67,10 @@ test-detsim:
 # What is run again as in a container, where the kernel may not pass reads and writes through.
 WITHOUT = TestCopyOf|TestReceiverDies|TestWriter|TestGit|TestTar|TestGoBuild|TestEditors|TestSqlite|TestShells|TestScript|TestDatabases
 
-# Three at a time of the tests that bound no time: they wait for processes, links and timers.
+# Four at a time of the tests that bound no time: they wait for processes, links and timers.
 test-integration: build setup
-	$(GO) test -vet=off -count=1 -timeout 40m -p 1 -parallel 3 ./test/integration/...
-	$(GO) test -vet=off -count=1 -timeout 15m -p 1 -parallel 3 ./test/integration -no-passthrough -run '$(WITHOUT)'
+	$(GO) test -vet=off -count=1 -timeout 40m -p 1 -parallel 4 ./test/integration/...
+	$(GO) test -vet=off -count=1 -timeout 15m -p 1 -parallel 4 ./test/integration -no-passthrough -run '$(WITHOUT)'
 
 # On a software RDMA device in VMs, one part after the other: the fabric, the rings and the multicast over libibverbs, a cluster with
 # real mounts, and two machines of both kernels on a wire that is recorded. test-long has the first part on the other kernel.
@@ -77,12 +78,15 @@ test-integration: build setup
 KERNELS = 6.12
 OF_GROUPS = CloseMeansDelivered|TestConnect|MemberAborts|EachAlgorithm|QueuedMessages|SinkError|SourceError|StoppedMember
 test-rdma: build test-rdma-devices
-	CGO_ENABLED=0 $(GO) test -c -o bin/vm.test ./test/vm
 	RDMCFS_TEST_DIR=/scratch test/vm/run.sh -k 6.12 -t 2400 -m 3072 -e RDMCFS_TEST_DIR bin/vm.test -test.v -test.run 'TestBench|TestCluster'
 	bin/vm.test -test.v -test.run 'TestWire$$|TestFlow|TestPackets' -wire
 
-test-rdma-devices:
-	for p in rdma/verbs rdma/mixed rdma/ring lab/pin replicate/rdmc; do CGO_ENABLED=0 $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; done
+rdma-binaries:
+	for p in rdma/verbs rdma/mixed rdma/ring lab/pin replicate/rdmc test/vm; do \
+		CGO_ENABLED=0 $(IDLE) $(GO) test -c -o bin/$${p##*/}.test ./$$p || exit 1; \
+	done
+
+test-rdma-devices: rdma-binaries
 	for k in $(KERNELS); do \
 		test/vm/run.sh -k $$k -t 1200 bin/verbs.test -test.skip Golden : bin/mixed.test -test.run TestVerbs : bin/ring.test -test.run ./verbs -test.skip Golden : bin/pin.test -test.run ./verbs : \
 			bin/rdmc.test -test.run '$(OF_GROUPS)' || exit 1; \
