@@ -366,7 +366,7 @@ func (s *pushSession) count(votes []meta.NodeID, missed []meta.Missed) error {
 			missed = append(missed, meta.Missed{Node: n, Reason: meta.OwedDown})
 		}
 	}
-	missed = s.targets.unasked(missed)
+	missed = s.cameLater(s.targets.unasked(missed))
 	s.op.Votes.View, s.op.Missing = s.targets.view, missed
 	s.status.counted(s.id.Node, votes, missed)
 	if s.localFirst() {
@@ -389,11 +389,30 @@ func (s *pushSession) asks(n meta.NodeID) { s.asked[n] = s.targets.booted[n] }
 // asksMore reports whether a session with these targets would ask a node that no session of this push has asked, or not
 // since the node booted.
 func (s *pushSession) asksMore(t *targets) bool {
-	fresh := func(n meta.NodeID) bool {
-		by, asked := s.asked[n]
-		return !asked || by != t.booted[n]
-	}
+	fresh := func(n meta.NodeID) bool { return s.fresh(t, n) }
 	return t.self && fresh(s.id.Node) || !t.localFirst() && slices.ContainsFunc(t.others, fresh)
+}
+
+// fresh reports whether no session of this push has asked the node since it booted.
+func (s *pushSession) fresh(t *targets, n meta.NodeID) bool {
+	by, asked := s.asked[n]
+	return !asked || by != t.booted[n]
+}
+
+// cameLater gives the nodes that are up, and were not asked since the others were enough, their reason: they stand in
+// for others, or came up, since the push began.
+func (s *pushSession) cameLater(missed []meta.Missed) []meta.Missed {
+	missed = slices.Clone(missed)
+	for i, m := range missed {
+		_, asked := s.asked[m.Node]
+		if m.Reason == meta.OwedDown && slices.Contains(s.targets.others, m.Node) && !asked {
+			missed[i].Reason = meta.OwedJoined
+		}
+	}
+	if self := s.id.Node; !s.targets.self && slices.Contains(s.targets.members, self) {
+		missed = append(missed, meta.Missed{Node: self, Reason: meta.OwedJoined})
+	}
+	return missed
 }
 
 // tooFew is the error of a session that has too few copies. Nodes that were not asked may stand in: for members that

@@ -267,3 +267,42 @@ func TestANodeThatComesUpIsAskedForACopy(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoStandsInAndIsNotNeededIsOwedSinceItCameLater: one of three members is declared down while the bytes are on
+// their way, and the other copies are enough. The node that stands in was never down; the reason says so.
+func TestWhoStandsInAndIsNotNeededIsOwedSinceItCameLater(t *testing.T) {
+	for _, size := range []int{200_000, 3 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 6, 3)
+				c.setLeaderless()
+				c.must(1, &meta.SetPolicy{Dir: 0, Policy: &meta.Policy{Placement: meta.PlaceCopies, Copies: 3}})
+				ino, members := c.placedOn(func(m []meta.NodeID) bool { return slices.Contains(m, 1) })
+				gone := slices.DeleteFunc(slices.Clone(members), func(n meta.NodeID) bool { return n == 1 })[0]
+				time.AfterFunc(500*time.Millisecond, func() {
+					c.node(gone).cut()
+					c.declareDown(gone)
+				})
+				b := randomBytes(1, size)
+				ctx, cancel := context.WithTimeout(t.Context(), neverComes)
+				defer cancel()
+				out, err := c.node(1).rep.Publish(ctx, Push{
+					Ino: ino, Path: "/f", Size: int64(size), Source: slowSource{bytes.NewReader(b), time.Second},
+					Data: []Extent{{0, int64(size)}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range out.Result.Owed {
+					why := owedReasons(t, c.node(1).db, n)[out.Content]
+					if want := map[bool]meta.OwedReason{true: meta.OwedDown, false: meta.OwedJoined}[n == gone]; why != want {
+						t.Errorf("owed to node %d: %v, want %v", n, why, want)
+					}
+				}
+				if len(out.Result.Owed) != 2 {
+					t.Errorf("owed to %v", out.Result.Owed)
+				}
+			})
+		})
+	}
+}
