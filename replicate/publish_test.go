@@ -318,7 +318,10 @@ func TestVoteOfBeforeARestartIsNotProposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := &pushSession{p: s.pusher, push: push, targets: chosen, id: op.Session, op: op}
+	session := &pushSession{p: s.pusher, push: push, targets: chosen, id: op.Session, op: op, asked: map[meta.NodeID]uint32{}}
+	for _, n := range chosen.others {
+		session.asks(n)
+	}
 	c.Boot(3)
 	if err := session.count([]meta.NodeID{1, 2, 3}, nil); err != nil {
 		t.Fatal(err)
