@@ -257,6 +257,9 @@ func TestANodeThatComesUpIsAskedForACopy(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
+					if size > smallMax && out.Content.Seq != 1 {
+						t.Errorf("it took %d sessions", out.Content.Seq)
+					}
 					holders, err := c.node(1).db.Holders(out.Content)
 					if err != nil || !slices.Equal(holders, []meta.NodeID{1, 2}) {
 						t.Fatalf("held by %v: %v", holders, err)
