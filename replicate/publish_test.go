@@ -318,7 +318,9 @@ func TestVoteOfBeforeARestartIsNotProposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := &pushSession{p: s.pusher, push: push, targets: chosen, id: op.Session, op: op, asked: map[meta.NodeID]uint32{}}
+	session := &pushSession{
+		p: s.pusher, push: push, targets: chosen, id: op.Session, op: op, asked: map[meta.NodeID]uint32{},
+	}
 	for _, n := range chosen.others {
 		session.asks(n)
 	}
