@@ -25,9 +25,9 @@ check-unit: setup
 # runs beside them but what only computes, and that takes the time that they leave.
 TOGETHER = $(MAKE) --no-print-directory --output-sync=target -j3
 test: build lint
-	$(TOGETHER) test-unit test-whole test-schedule
+	$(TOGETHER) test-unit test-whole
 	$(TOGETHER) test-integration test-detsim rdma-binaries
-	$(MAKE) --no-print-directory test-rdma
+	$(TOGETHER) test-rdma test-schedule
 
 # The Debian packages that tests use.
 setup:
