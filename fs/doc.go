@@ -26,6 +26,9 @@
 // the name up again. An open of a descriptor (/proc/self/fd) has no name to look up: it returns at once, and reads what
 // the descriptor reads.
 //
+// Nodeids are made of inode numbers, so that a file is found by its handle (name_to_handle_at) when its node has been
+// forgotten (handleID).
+//
 // On a mount that follows (following), a file that is open is neither: it reads the newest version, and changes to the
 // next one. It is never live and never detached.
 //

@@ -79,7 +79,7 @@ func mountLinux(o Options, requests fuse.RawFileSystem) (Kernel, error) {
 	k.Server, err = fuse.NewServer(requests, fmt.Sprintf("/dev/fd/%d", dev), &fuse.MountOptions{
 		MaxWrite: maxWrite, MaxBackground: maxBackground, MaxReadAhead: maxReadAhead,
 		ExplicitDataCacheControl: true, EnableAcl: o.ACL, Debug: o.Debug, DisableReadDirPlus: true, EnableLocks: true,
-		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC | more,
+		ExtraCapabilities: capHandleKillprivV2 | fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_EXPORT_SUPPORT | more,
 		Logger:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func (f *fileSystem) entryAhead(n *node, out *fuse.EntryOut) {
 
 func (f *fileSystem) fillEntry(n *node, out *fuse.EntryOut) {
 	out.NodeId = n.id
-	out.Generation = 1
+	out.Generation = uint64(n.generation)
 	out.SetEntryTimeout(f.cache.entryTimeout)
 	out.SetAttrTimeout(f.attrs.fill(n, &out.Attr))
 }
@@ -64,6 +64,9 @@ func checkName(name string) syscall.Errno {
 func (f *fileSystem) Lookup(
 	cancel <-chan struct{}, header *fuse.InHeader, name string, out *fuse.EntryOut,
 ) fuse.Status {
+	if name == "." {
+		return fuse.Status(f.lookupHandle(header.NodeId, out))
+	}
 	dir, no := f.directory(header.NodeId)
 	if no == 0 {
 		no = checkName(name)
@@ -73,6 +76,9 @@ func (f *fileSystem) Lookup(
 	}
 	rec, err := f.reserved.lookup(dir, name)
 	if errors.Is(err, meta.ErrNotFound) {
+		if name == ".." {
+			return fuse.Status(syscall.ESTALE)
+		}
 		if f.cache.entryTimeout == 0 {
 			return fuse.ENOENT
 		}

@@ -13,6 +13,8 @@ import (
 type node struct {
 	id   uint64    // constant
 	kind meta.Kind // constant
+	// generation goes with the id into handles of programs; constant.
+	generation uint32
 
 	inoNow   atomic.Uint64 // changes only when an O_TMPFILE gets a name
 	lookups  uint64        // references of the kernel
@@ -45,7 +47,7 @@ type nodeTable struct {
 	mu      sync.Mutex
 	byID    map[uint64]*node
 	current map[meta.Ino]*node
-	nextID  uint64
+	counted uint64 // nodeids that were given by countedID
 	// dropAttr makes the kernel forget the attributes of a node soon; nil where there is no kernel.
 	dropAttr func(id uint64)
 }
@@ -58,7 +60,6 @@ func newNodeTable(root meta.Inode, state func() meta.Reader) *nodeTable {
 		locks:   new(fileLocks),
 		byID:    map[uint64]*node{n.id: n},
 		current: map[meta.Ino]*node{n.ino(): n},
-		nextID:  fuse.FUSE_ROOT_ID + 1,
 	}
 }
 
@@ -133,11 +134,16 @@ func (n *node) stale(rec meta.Inode) bool {
 }
 
 func (t *nodeTable) addLocked(rec meta.Inode) *node {
-	n := &node{id: t.nextID, kind: rec.Kind, last: rec}
-	n.inoNow.Store(uint64(rec.Ino))
-	t.nextID++
-	t.byID[n.id] = n
+	n := t.addAsLocked(t.freeIDLocked(rec.Ino), rec)
 	t.current[n.ino()] = n
+	return n
+}
+
+// addAsLocked makes a node that is not current yet.
+func (t *nodeTable) addAsLocked(id uint64, rec meta.Inode) *node {
+	n := &node{id: id, kind: rec.Kind, generation: generationOf(rec), last: rec}
+	n.inoNow.Store(uint64(rec.Ino))
+	t.byID[n.id] = n
 	return n
 }
 

@@ -434,10 +434,7 @@ func (rs *reservations) unreserveLate(l *live) {
 }
 
 func (rs *reservations) lookup(dir meta.Ino, name string) (meta.Inode, error) {
-	switch name {
-	case ".":
-		return rs.names.state().Inode(dir)
-	case "..":
+	if name == ".." {
 		rec, err := rs.names.state().Inode(dir)
 		if err != nil || rec.Parent == 0 {
 			return rec, err

@@ -239,8 +239,10 @@ func (r *retries) acquire(ctx context.Context, n *node, in *fuse.OpenIn) (h *han
 		if _, err := r.files.names.state().Inode(n.ino()); errors.Is(err, meta.ErrNotFound) {
 			r.sendBack(k.anyInode(), n)
 		}
+	case again && r.nodes.reattach(n) && k.write:
+		return r.files.acquireWrite(ctx, n, mayMap(in.Flags), in.Flags&syscall.O_TRUNC != 0)
 	case !k.write:
-		return r.files.reopen(ctx, n, last)
+		return r.files.reopen(ctx, n)
 	}
 	return h, no
 }

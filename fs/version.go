@@ -182,9 +182,9 @@ func (n *node) shareLocked() *handle {
 	return &handle{node: n, version: n.reading}
 }
 
-// reopen gives the handles of a node that names lead to no more another one that reads the same. Where there are
-// none, one that was looked up just now gives the newest version.
-func (o *openFiles) reopen(ctx context.Context, n *node, looked bool) (*handle, syscall.Errno) {
+// reopen gives the handles of a node that names lead to no more another one that reads the same, or the newest version
+// where there are none.
+func (o *openFiles) reopen(ctx context.Context, n *node) (*handle, syscall.Errno) {
 	if o.follow != nil {
 		return o.follow.open(ctx, n)
 	}
@@ -202,10 +202,8 @@ func (o *openFiles) reopen(ctx context.Context, n *node, looked bool) (*handle, 
 		return h, 0
 	case join:
 		return o.awaitLive(ctx, l, false)
-	case looked:
-		return o.openNewest(ctx, n)
 	}
-	return nil, syscall.ESTALE
+	return o.openNewest(ctx, n)
 }
 
 // openNewest opens the newest version on a node that nothing is open on. The kernel forgets what it knows of the
@@ -217,6 +215,9 @@ func (o *openFiles) openNewest(ctx context.Context, n *node) (*handle, syscall.E
 	o.nodes.mu.Unlock()
 	defer o.nodes.unpin(n)
 	v, rec, err := o.openVersion(ctx, n.ino(), last)
+	if errors.Is(err, errGone) {
+		return nil, syscall.ESTALE
+	}
 	if err != nil {
 		return nil, fail(o.log, "open", n.ino(), err)
 	}
