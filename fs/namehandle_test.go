@@ -36,20 +36,37 @@ func openHandle(t testing.TB, mnt string, h unix.FileHandle, flags int) (*os.Fil
 	return os.NewFile(uintptr(fd), "handle"), nil
 }
 
-// wantHandle checks what a handle of a regular file leads to.
-func wantHandle(t testing.TB, mnt string, h unix.FileHandle, want string) {
+// readHandle reads a regular file by its handle.
+func readHandle(t testing.TB, mnt string, h unix.FileHandle) (string, error) {
 	t.Helper()
 	f, err := openHandle(t, mnt, h, unix.O_RDONLY)
 	if err != nil {
-		t.Errorf("open a handle: %v", err)
-		return
+		return "", err
 	}
 	defer f.Close()
 	got := make([]byte, 100)
 	n, _ := f.Read(got)
-	if string(got[:n]) != want {
-		t.Errorf("a handle leads to %q, want %q", got[:n], want)
+	return string(got[:n]), nil
+}
+
+// wantHandle checks what a handle of a regular file leads to.
+func wantHandle(t testing.TB, mnt string, h unix.FileHandle, want string) {
+	t.Helper()
+	if got, err := readHandle(t, mnt, h); err != nil || got != want {
+		t.Errorf("a handle leads to %q (%v), want %q", got, err, want)
 	}
+}
+
+// handleComesTo waits until a handle leads to these bytes: as soon as the daemon knows that the files are closed which
+// keep an older version.
+func handleComesTo(t testing.TB, mnt string, h unix.FileHandle, want string) {
+	t.Helper()
+	eventually(t, func() error {
+		if got, err := readHandle(t, mnt, h); err != nil || got != want {
+			return fmt.Errorf("a handle leads to %q (%v), want %q", got, err, want)
+		}
+		return nil
+	})
 }
 
 func wantStale(t testing.TB, mnt string, h unix.FileHandle) {
@@ -256,7 +273,7 @@ func TestHandleOfAChangedFile(t *testing.T) {
 		must(t, err)
 		must(t, r.Close())
 		dropCaches(t)
-		wantHandle(t, a, old, "a new version") // while the other one is open
+		handleComesTo(t, a, old, "a new version") // while the other one is open
 		must(t, r2.Close())
 		for i, h := range []unix.FileHandle{old, now, old, now} {
 			wantHandle(t, a, h, "a new version")
@@ -313,7 +330,7 @@ func TestHandleBesideAWriter(t *testing.T) {
 		}
 		wantBytes(t, path, []byte("A new version"))
 		must(t, w.Close())
-		wantHandle(t, a, old, "A new version")
+		handleComesTo(t, a, old, "A new version")
 	})
 }
 
