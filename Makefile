@@ -44,16 +44,17 @@ lint:
 # Tests of one goroutine: cores and models by themselves. The race detector would find nothing in them and make them ten times slower.
 ALONE = ^Test(Sim|ModelCheck)
 
-# With the race detector, at small sizes. Schedules have no concurrency. Many tests wait for connections and timers, hence three packages.
+# With the race detector, at small sizes. Schedules have no concurrency. Many tests wait for connections and timers: hence two packages at a
+# time, beside two of test-whole.
 # go vet is lint's. The detector would make each process wait for a second when it ends: one for each child of a test. Tests leave no
 # goroutines behind that it would wait for.
 test-unit: export GORACE = atexit_sleep_ms=10
 test-unit: setup
-	$(GO) test -vet=off -race -short -p 3 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
+	$(GO) test -vet=off -race -short -p 2 -timeout 20m -skip '$(ALONE)' $(filter-out %/replicate/schedule,$(UNIT))
 
 # What has a larger size, or is left out above, and allocations, which the race detector adds to. No test of one size is run twice.
 test-whole: setup
-	GO="$(GO)" test/whole.sh '$(ALONE)' -vet=off -p 3 -timeout 20m
+	GO="$(GO)" test/whole.sh '$(ALONE)' -vet=off -p 2 -timeout 20m
 	$(GO) test -run 'TestNoAllocationPerMessage|TestConformance.*//Cost' ./rdma/mem ./rdma/tcp ./rdma/mixed ./rdma/ring
 
 # All tests of schedules, with all sizes that they promise: no race detector, since they have no concurrency.
