@@ -47,7 +47,7 @@ type nodeTable struct {
 	mu      sync.Mutex
 	byID    map[uint64]*node
 	current map[meta.Ino]*node
-	counted uint64 // nodeids that were given by countedID
+	counted uint64 // nodeids that were given with countedIDs (freeIDLocked)
 	// dropAttr makes the kernel forget the attributes of a node soon; nil where there is no kernel.
 	dropAttr func(id uint64)
 }
